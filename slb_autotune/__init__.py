@@ -1,0 +1,42 @@
+"""slb_autotune: search for networks of low-bit weights (SLB).
+
+The public names load on first use, so `import slb_autotune` imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from slb_autotune.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from slb_autotune.config import TrialConfig as TrialConfig
+    from slb_autotune.errors import SlbError as SlbError
+    from slb_autotune.quant.convert import quantisable_layers as quantisable_layers
+    from slb_autotune.quant.convert import quantize as quantize
+    from slb_autotune.quant.schedules import temperature as temperature
+    from slb_autotune.training import evaluate as evaluate
+    from slb_autotune.training import train as train
+
+_LAZY = {
+    "SlbError": "slb_autotune.errors",
+    "TrialConfig": "slb_autotune.config",
+    "evaluate": "slb_autotune.training",
+    "quantisable_layers": "slb_autotune.quant.convert",
+    "quantize": "slb_autotune.quant.convert",
+    "temperature": "slb_autotune.quant.schedules",
+    "train": "slb_autotune.training",
+}
+
+__all__ = ["__version__", *sorted(_LAZY)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,234 @@
+"""The measurements that the README quotes: ratios, both sides interleaved in one run.
+
+Timings on a shared machine are noisy; the best of many steps, taken in turns, is what a ratio can
+be trusted on.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from slb_autotune.config import TrialConfig
+from slb_autotune.data import DataInfo, info
+from slb_autotune.machine import isolated
+from slb_autotune.nets import build_network
+from slb_autotune.optim import make_optimizer
+from slb_autotune.quant.diagnostics import set_temperature
+from slb_autotune.training import Trial, formatted, make_network
+
+_CPU = torch.device("cpu")
+_IMAGES = DataInfo("classification", 3, 10, 32)
+
+# What is compared with the float step. T = 1 stands for the middle of training.
+SIDES: dict[str, dict[str, object]] = {
+    "float": {"method": "float"},
+    "slb 1 bit": {"weight_bits": 1},
+    "slb 2 bits": {"weight_bits": 2},
+    "slb 4 bits": {"weight_bits": 4},
+    "slb 1 bit, paper SBN": {"weight_bits": 1, "norm.mode": "paper"},
+    "slb 1 bit, paper SBN every 4th": {"weight_bits": 1, "norm.mode": "paper", "norm.every": 4},
+}
+
+# The statistics of every fourth step make one step in four slower: a turn is four steps.
+_STEPS_A_TURN = 4
+
+Step = Callable[[], None]
+
+
+def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> pd.DataFrame:
+    """A row for each network and side: its step over ours in float, by CPU and by wall time."""
+    rows = []
+    for network in networks:
+        base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})
+        cpu = _measure_sides(base, batch_size, seconds, 1, time.process_time)
+        wall = _measure_sides(base, batch_size, seconds, threads, time.perf_counter)
+        memory = _peak_memory(network, batch_size)
+        rows += [
+            {
+                "network": network,
+                "side": side,
+                "cpu_ms": 1e3 * cpu[side],
+                "cpu_ratio": cpu[side] / cpu["float"],
+                "wall_ms": 1e3 * wall[side],
+                "wall_ratio": wall[side] / wall["float"],
+                "peak_mb": memory[side] / 1e6,
+                "memory_ratio": memory[side] / memory["float"],
+            }
+            for side in cpu
+        ]
+    return pd.DataFrame(rows)
+
+
+def _measure_sides(
+    base: TrialConfig, batch_size: int, seconds: float, threads: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Seconds of a step of each side, the best of the turns that fit into `seconds`."""
+    with isolated(threads, _CPU):
+        steps = {"plain torch": _plain_step(base, batch_size)}
+        steps |= {side: _step(base, change, batch_size) for side, change in SIDES.items()}
+        return interleave(steps, seconds, clock)
+
+
+def interleave(
+    steps: Mapping[str, Step], seconds: float, clock: Callable[[], float]
+) -> dict[str, float]:
+    """The best time of each step, measured in turns; two turns at least."""
+    best = dict.fromkeys(steps, float("inf"))
+    for run in steps.values():
+        run()
+    end, turns = time.perf_counter() + seconds, 0
+    while turns < 2 or time.perf_counter() < end:
+        for name, run in steps.items():
+            began = clock()
+            for _ in range(_STEPS_A_TURN):
+                run()
+            best[name] = min(best[name], (clock() - began) / _STEPS_A_TURN)
+        turns += 1
+    return best
+
+
+def _batch(batch_size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch_size, 3, 32, 32, generator=generator)
+    return x, torch.randint(10, (batch_size,), generator=generator)
+
+
+def _step(base: TrialConfig, change: Mapping[str, object], batch_size: int) -> Step:
+    """One training step of our network: as `Trial.train_epoch` takes it."""
+    config = base.updated(change)
+    network = make_network(config, _IMAGES, _CPU).train()
+    optimizer = make_optimizer(network, config.optimizer)
+    x, y = _batch(batch_size)
+    x = formatted(x, config)
+
+    def run() -> None:
+        set_temperature(network, 1.0)
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+
+    return run
+
+
+def _plain_step(base: TrialConfig, batch_size: int) -> Step:
+    """The same network as anyone would train it: NCHW, eager, torch's own BN and SGD."""
+    network: nn.Module = build_network(base.network, 3, 10, 32).train()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    x, y = _batch(batch_size)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+
+    return run
+
+
+def _peak_memory(network: str, batch_size: int) -> dict[str, float]:
+    """Bytes that three steps of each side take, each in a process of its own."""
+    sides = ["plain torch", *SIDES]
+    peaks = {}
+    for side in sides:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            peaks[side] = pool.submit(_peak_of_side, network, side, batch_size).result()
+    return peaks
+
+
+def _peak_of_side(network: str, side: str, batch_size: int) -> float:
+    torch.set_num_threads(1)
+    base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})
+    before = _resident_peak()
+    if side == "plain torch":
+        run = _plain_step(base, batch_size)
+    else:
+        run = _step(base, SIDES[side], batch_size)
+    for _ in range(3):
+        run()
+    return _resident_peak() - before
+
+
+def _resident_peak() -> float:
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def epoch(images: int, rounds: int, root: str | None) -> pd.DataFrame:
+    """A training epoch of 1-bit ResNet20 over its bare steps; calibration and validation apart.
+
+    Without `root` the images are random bytes in the layout of CIFAR-10: reading and augmenting
+    them costs the same.
+    """
+    with _cifar10(root, images) as folder:
+        config = TrialConfig.from_mapping(
+            {
+                "data.name": "cifar10",
+                "data.root": folder,
+                "data.train_images": images,
+                "epochs": 100,
+            }
+        )
+        with isolated(1, _CPU):
+            trial = Trial(config, info(config.data), _CPU)
+            bare = _step(config, {}, config.batch_size)
+            times: dict[str, list[float]] = {"bare steps": [], "epoch": []}
+            apart: dict[str, list[float]] = {"calibration": [], "validation": []}
+            bare()
+            for number in range(rounds):
+                times["bare steps"].append(_cpu(repeated(bare, trial.steps)))
+                times["epoch"].append(_cpu(partial(trial.train_epoch, number)))
+                apart["calibration"].append(_cpu(partial(trial.calibrate, number)))
+                apart["validation"].append(_cpu(trial.validate))
+    reference = min(times["bare steps"])
+    return pd.DataFrame(
+        {"what": name, "cpu_s": min(values), "ratio": min(values) / reference}
+        for name, values in (times | apart).items()
+    )
+
+
+def repeated(work: Step, times: int) -> Step:
+    """`work`, so many times over."""
+
+    def run() -> None:
+        for _ in range(times):
+            work()
+
+    return run
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+@contextmanager
+def _cifar10(root: str | None, images: int) -> Iterator[str]:
+    """The folder of the real set, or a temporary one of random bytes in its binary layout."""
+    if root is not None:
+        yield root
+        return
+    random = np.random.default_rng(0)
+    with TemporaryDirectory() as folder:
+        batches = Path(folder) / "cifar-10-batches-bin"
+        batches.mkdir()
+        for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
+            records = random.integers(0, 256, (10_000, 3073), dtype=np.uint8)
+            records[:, 0] %= 10
+            records.tofile(batches / f"{name}.bin")
+        yield folder

@@ -1,0 +1,442 @@
+"""What a trial is: frozen, strict, and the same in Python, JSON and YAML.
+
+Every field has a dotted name (`temperature.T_e`, `optimizer.lr`); the names that people say most
+have a short form too (`T_e`, `lr`): see `SHORT_NAMES`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from slb_autotune.errors import ConfigError, nearest
+from slb_autotune.registry import ACTIVATIONS, DATASETS, METHODS, NETWORKS, SCHEDULES
+
+BIT_WIDTHS = (1, 2, 3, 4, 8, 32)
+
+SHORT_NAMES = {
+    "T_s": "temperature.T_s",
+    "T_e": "temperature.T_e",
+    "schedule": "temperature.schedule",
+    "lr": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "width": "network.width",
+}
+
+
+class Section(BaseModel):
+    """The rules of every part of a configuration: frozen, strict, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_unknown_keys(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            known = [*cls.model_fields, *(SHORT_NAMES if cls.__name__ == "TrialConfig" else ())]
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ConfigError(f"unknown key {key!r}", nearest(str(key), known))
+        return data
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
+
+
+class NetworkConfig(Section):
+    """Which network. Channels, classes and image size come from the data set."""
+
+    name: str = Field(
+        "resnet20",
+        description="a registered network, `torchvision:NAME`, or `module:function` of your own",
+    )
+    width: int | None = Field(
+        None, ge=1, description="channels of the first stage; none: as published"
+    )
+    options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="further keyword arguments of the network's function"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return name if ":" in name else NETWORKS[name].name
+
+
+class DataConfig(Section):
+    """Which data, and how it is split. The validation part is cut from the training set."""
+
+    name: str = Field("digits", description="a registered data set")
+    root: str | None = Field(None, description="where the files are; embedded sets need none")
+    download: bool = Field(False, description="let torchvision fetch the set where it can")
+    val_fraction: float = Field(
+        0.1, ge=0.0, lt=1.0, description="share of the training set kept for validation; 0: none"
+    )
+    split_seed: int = Field(0, ge=0, description="seed of the validation split")
+    train_images: int | None = Field(
+        None, ge=1, description="use only so many images of the training part, drawn by split_seed"
+    )
+    augment: bool = Field(True, description="crops, flips and rotations, as the data set defines")
+    image_size: int | None = Field(None, ge=8, description="imagenet: side of the crop; none: 224")
+    workers: int = Field(0, ge=0, description="imagenet: DataLoader worker processes")
+    scale: int = Field(2, ge=2, le=8, description="super-resolution: scale factor")
+    patch: int = Field(41, ge=8, description="super-resolution: side of a training patch")
+    patches: int = Field(
+        1000, ge=1, description="super-resolution: random patches drawn in an epoch"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return DATASETS[name].name
+
+
+class TemperatureConfig(Section):
+    """T = 1/tau over training. The paper's figure has T_s 0.01, T_e 10.
+
+    The default T_e is 1000: in short runs T_e = 10 leaves most weights far from one-hot.
+    """
+
+    schedule: str = Field("exp", description="linear, sin, exp or cosine")
+    T_s: float = Field(0.01, gt=0.0, description="T at the start")
+    T_e: float = Field(1000.0, gt=0.0, description="T at the end")
+    flat_until: Fraction = Field(0.0, description="T stays T_s before this share of training")
+    flat_from: Fraction = Field(1.0, description="T stays T_e after this share of training")
+    update: Literal["iteration", "epoch"] = Field("iteration", description="when T changes")
+
+    @field_validator("schedule")
+    @classmethod
+    def _known(cls, schedule: str) -> str:
+        return SCHEDULES[schedule].name
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TemperatureConfig:
+        if self.T_e < self.T_s:
+            raise ValueError(f"T_e must be at least T_s; got T_s={self.T_s:g}, T_e={self.T_e:g}")
+        if self.flat_until >= self.flat_from:
+            raise ValueError(
+                "flat_until must be below flat_from; "
+                f"got {self.flat_until:g} and {self.flat_from:g}"
+            )
+        return self
+
+
+class NormConfig(Section):
+    """State batch normalisation (SBN)."""
+
+    mode: Literal["paper", "calibrate", "off"] = Field(
+        "calibrate",
+        description="paper: both statistics in every step; calibrate: W_q's re-estimated after "
+        "each epoch; off: W_c's used at inference (the paper's ablation)",
+    )
+    every: int = Field(1, ge=1, description="paper: update W_q's statistics every so many steps")
+    batches: int = Field(10, ge=1, description="calibrate: batches to estimate from")
+    eps: float = Field(1e-5, gt=0.0, description="added to the variance")
+    momentum: float = Field(0.1, gt=0.0, le=1.0, description="of the running statistics")
+
+
+class OptimizerConfig(Section):
+    """How parameters move."""
+
+    name: Literal["sgd", "adam"] = "sgd"
+    lr: float = Field(0.1, gt=0.0, description="learning rate, the peak where it changes")
+    momentum: float = Field(0.9, ge=0.0, lt=1.0, description="sgd only")
+    nesterov: bool = Field(False, description="sgd only")
+    weight_decay: float = Field(1e-4, ge=0.0)
+    decay_logits: bool = Field(
+        False,
+        description="whether weight decay touches A; no by default, since only T times A matters "
+        "and a shrinking A is a hidden change of temperature",
+    )
+    clip: Literal["none", "norm", "value", "vdsr"] = Field(
+        "none", description="gradient clipping; vdsr: each value to +-clip_limit/lr"
+    )
+    clip_limit: float = Field(0.4, gt=0.0)
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> OptimizerConfig:
+        if self.nesterov and (self.name != "sgd" or self.momentum == 0.0):
+            raise ValueError("nesterov needs name: sgd and momentum above 0")
+        return self
+
+
+class LrScheduleConfig(Section):
+    """The learning rate over training, as shares of it, so that it scales with the epochs."""
+
+    name: Literal["constant", "milestones", "cosine", "one_cycle"] = "one_cycle"
+    milestones: Annotated[tuple[Fraction, ...], BeforeValidator(_tuple)] = Field(
+        (0.7, 0.88, 0.95), description="shares of training; the paper's 350, 440, 475 of 500"
+    )
+    gamma: float = Field(0.1, gt=0.0, le=1.0, description="factor at each milestone")
+    warmup: float = Field(0.0, ge=0.0, lt=1.0, description="share of training with a linear rise")
+
+    @field_validator("milestones")
+    @classmethod
+    def _rising(cls, milestones: tuple[float, ...]) -> tuple[float, ...]:
+        if list(milestones) != sorted(set(milestones)):
+            raise ValueError(f"milestones must rise; got {list(milestones)}")
+        return milestones
+
+
+class InitConfig(Section):
+    """Where A starts: kaiming-normal for each slice, or around a float network's weights."""
+
+    checkpoint: str | None = Field(None, description="a float network's state dict or our run")
+    spread: float | None = Field(
+        None, gt=0.0, description="standard deviation of A; none: kaiming, sqrt(2 / fan_in)"
+    )
+
+
+class TrialConfig(Section):
+    """One training run, whole: two equal configurations give the same numbers."""
+
+    network: NetworkConfig = NetworkConfig()
+    data: DataConfig = DataConfig()
+    method: str = Field("slb", description="how weights are quantised")
+    weight_bits: int | dict[str, int] = Field(
+        1, description="for all layers, or a mapping from layer name (or pattern) to bits"
+    )
+    activation_bits: int | dict[str, int] = Field(32, description="the same for activations")
+    activation: str = Field("dorefa", description="the activation quantiser: dorefa, pact, sign")
+    keep_float: Names | None = Field(
+        None, description="layers that stay float; none: what the network itself asks for"
+    )
+    temperature: TemperatureConfig = TemperatureConfig()
+    norm: NormConfig = NormConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    lr_schedule: LrScheduleConfig = LrScheduleConfig()
+    init: InitConfig = InitConfig()
+    label_smoothing: float = Field(0.0, ge=0.0, lt=1.0)
+    epochs: int = Field(20, ge=1)
+    batch_size: int = Field(100, ge=1)
+    seed: int = Field(0, ge=0)
+    threads: int = Field(1, ge=1, description="CPU threads; numbers are the same at equal threads")
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    amp: Literal["off", "bf16", "fp16"] = Field("off", description="mixed precision")
+    channels_last: bool = Field(False, description="memory format of networks and images")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _float_has_32_bits(cls, data: Any) -> Any:
+        return _float_defaults(data) if isinstance(data, Mapping) else data
+
+    @field_validator("weight_bits", "activation_bits")
+    @classmethod
+    def _widths(cls, bits: int | dict[str, int]) -> int | dict[str, int]:
+        for width in bits.values() if isinstance(bits, dict) else [bits]:
+            if width not in BIT_WIDTHS:
+                allowed = ", ".join(map(str, BIT_WIDTHS))
+                raise ValueError(f"bits must be one of {allowed}; got {width}")
+        return bits
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> TrialConfig:
+        _check_widths("weight_bits", self.weight_bits, METHODS[self.method].details["weight_bits"])
+        _check_widths(
+            "activation_bits",
+            self.activation_bits,
+            ACTIVATIONS[self.activation].details["activation_bits"],
+        )
+        if not self.quantises and set(_widths_of(self.activation_bits)) != {32}:
+            raise ValueError(
+                "activation_bits apply to quantised layers, and with these weight_bits "
+                "no layer is quantised; set activation_bits to 32 or lower weight_bits"
+            )
+        network = NETWORKS.get(self.network.name) if ":" not in self.network.name else None
+        task = DATASETS[self.data.name].details["task"]
+        if network is not None and network.details["task"] != task:
+            raise ValueError(
+                f"network {self.network.name!r} is for {network.details['task']} "
+                f"but data set {self.data.name!r} is for {task}"
+            )
+        return self
+
+    @property
+    def quantises(self) -> bool:
+        """Whether any layer may become a low-bit one."""
+        return self.method != "float" and any(w != 32 for w in _widths_of(self.weight_bits))
+
+    @property
+    def digest(self) -> str:
+        """A short name of exactly this configuration."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:10]
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], source: str = "configuration") -> TrialConfig:
+        """Check `values`, nested or dotted, and freeze them."""
+        try:
+            text = json.dumps(nest(values))
+        except TypeError as error:
+            raise ConfigError(
+                f"{source}: {error}", "use numbers, words, lists and maps."
+            ) from None
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _explain(source, error) from None
+
+    @classmethod
+    def from_yaml(cls, text: str, source: str = "configuration") -> TrialConfig:
+        return cls.from_mapping(parse_yaml(text, source), source)
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "configuration") -> TrialConfig:
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{source} is not JSON: {error}") from None
+        return cls.from_mapping(values, source)
+
+    @classmethod
+    def from_file(cls, path: Path) -> TrialConfig:
+        return cls.from_yaml(read_text(path), str(path))
+
+    def to_mapping(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_mapping(), sort_keys=True)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_mapping(), sort_keys=False)
+
+    def replace(self, **values: Any) -> TrialConfig:
+        """A copy with some fields changed; nested ones as `optimizer={"lr": 0.1}`."""
+        return self.updated(values)
+
+    def updated(self, values: Mapping[str, Any]) -> TrialConfig:
+        """A copy with some fields changed, by nested, dotted or short names."""
+        change = _float_defaults(nest(values))
+        base = self.to_mapping()
+        for field in ("weight_bits", "activation_bits"):
+            if field in change:
+                base.pop(field)
+        return TrialConfig.from_mapping(_merge(base, change))
+
+
+def _float_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Choosing the method `float` chooses 32 bits, unless bits are given too."""
+    if values.get("method") != "float":
+        return dict(values)
+    return {"weight_bits": 32, "activation_bits": 32, **values}
+
+
+def _widths_of(bits: int | dict[str, int]) -> list[int]:
+    return list(bits.values()) if isinstance(bits, dict) else [bits]
+
+
+def _check_widths(field: str, bits: int | dict[str, int], allowed: tuple[int, ...]) -> None:
+    for width in _widths_of(bits):
+        if width != 32 and width not in allowed:
+            raise ValueError(f"{field} must be one of {(*allowed, 32)} here; got {width}")
+
+
+def _explain(source: str, error: ValidationError) -> ConfigError:
+    """One sentence of what pydantic found: where, which rule, which value."""
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    where = ".".join(str(part) for part in first["loc"] if part not in ("int", "dict[str,int]"))
+    prefix = f"{source}: {where}: " if where else f"{source}: "
+    if isinstance(cause, ConfigError):
+        return ConfigError(prefix + cause.message, cause.hint)
+    got = "" if cause is not None else f"; got {first.get('input')!r}"
+    message = first["msg"].removeprefix("Value error, ") + got
+    return ConfigError(prefix + message, "`slb-autotune list fields` shows every field.")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it: 1e-3 is a number, and a key may not stand twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    """A mapping from YAML text, read safely."""
+    try:
+        values = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{source} must be a mapping of fields; got a {type(values).__name__}",
+            "write one `field: value` a line.",
+        )
+    return values
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a user named."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}", "check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted and short names into nested mappings: {"lr": 1} -> {"optimizer": {"lr": 1}}.
+
+    A layer's name has dots of its own: `weight_bits.layer1.0.conv1` splits once.
+    """
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"a field's name must be a word; got {name!r}")
+        name = SHORT_NAMES.get(name, name)
+        parts = name.split(".", 1) if name.startswith(_BIT_FIELDS) else name.split(".")
+        for part in reversed(parts):
+            value = {part: value}
+        result = _merge(result, value)
+    return result
+
+
+def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `change` laid over it; mappings are merged, everything else is replaced."""
+    result = dict(base)
+    for name, value in change.items():
+        old = result.get(name)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[name] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+_BIT_FIELDS = ("weight_bits.", "activation_bits.")

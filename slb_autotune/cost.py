@@ -1,0 +1,206 @@
+"""What a network costs, known from its bits alone: bytes, bit-operations, training memory.
+
+`size_bytes` counts ceil(params * bits / 8) for each quantised layer and 4 bytes for each float
+number that inference needs; a BN needs a folded scale and shift a channel.
+`bitops` is macs * weight_bits * activation_bits, with 32 x 32 for float layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from slb_autotune.config import TrialConfig
+from slb_autotune.data.base import DataInfo
+from slb_autotune.errors import ConfigError
+from slb_autotune.nets import build_network
+from slb_autotune.quant.convert import quantisable_layers, quantize
+from slb_autotune.quant.slb import SLBLayer
+from slb_autotune.quant.state_norm import StateBatchNorm2d
+
+COLUMNS = (
+    "name",
+    "kind",
+    "params",
+    "weight_bits",
+    "activation_bits",
+    "bytes",
+    "macs",
+    "bitops",
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a trial's network costs."""
+
+    size_bytes: int
+    bitops: int
+    average_weight_bits: float
+    training_bytes: int
+
+    def metrics(self) -> dict[str, float]:
+        """The part that is reported as metrics."""
+        return {
+            "size_bytes": self.size_bytes,
+            "bitops": self.bitops,
+            "average_weight_bits": self.average_weight_bits,
+        }
+
+
+@torch.no_grad()
+def profile(network: nn.Module, input_shape: tuple[int, ...]) -> pd.DataFrame:
+    """A row for every module that holds numbers: name, kind, params, bits, bytes, macs, bitops.
+
+    `input_shape` is that of one example, (channels, height, width). Parameters of quantised
+    layers are counted as weights, not as the entries of A.
+    """
+    macs = _count_macs(network, input_shape)
+    rows = [
+        row
+        for name, module in network.named_modules()
+        if (row := _row(name, module, macs.get(module, 0))) is not None
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def size_bytes(table: pd.DataFrame) -> int:
+    """Bytes of the whole network, from its profile."""
+    return int(table["bytes"].sum())
+
+
+def bitops(table: pd.DataFrame) -> int:
+    """Bit-operations of one example, from the profile."""
+    return int(table["bitops"].sum())
+
+
+def average_weight_bits(network: nn.Module, layers: list[str]) -> float:
+    """Mean bits of the weights of `layers`, the ones whose bits can be set."""
+    bits = weights = 0
+    for name in layers:
+        layer = network.get_submodule(name)
+        slb = isinstance(layer, SLBLayer)
+        count = layer.weight_shape.numel() if slb else layer.weight.numel()  # type: ignore
+        weights += count
+        bits += count * (layer.bits if slb else 32)  # type: ignore
+    return bits / weights if weights else 32.0
+
+
+def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
+    """One module's own numbers; what its children hold is theirs to report."""
+    own = sum(p.numel() for p in module.parameters(recurse=False))
+    row: dict[str, Any] = {"name": name, "weight_bits": 32, "activation_bits": 32, "macs": macs}
+    if isinstance(module, SLBLayer):
+        weights = module.weight_shape.numel()
+        floats = own - module.logits.numel()
+        row |= {"kind": _kind(module), "params": weights + floats, "weight_bits": module.bits}
+        row["activation_bits"] = getattr(module.activation, "bits", 32)
+        row["bytes"] = ceil(weights * module.bits / 8) + 4 * floats
+    elif isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
+        row |= {"kind": "norm", "params": own, "bytes": 8 * module.num_features}
+    elif own:
+        row |= {"kind": _kind(module), "params": own, "bytes": 4 * own}
+    else:
+        return None
+    row["bitops"] = macs * row["weight_bits"] * row["activation_bits"]
+    return row
+
+
+def _kind(module: nn.Module) -> str:
+    shape = (
+        module.weight_shape if isinstance(module, SLBLayer) else getattr(module, "weight", None)
+    )
+    if isinstance(module, SLBLayer | nn.Conv2d | nn.Linear) and shape is not None:
+        return "conv" if len(getattr(shape, "shape", shape)) == 4 else "linear"
+    return type(module).__name__.lower()
+
+
+def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[nn.Module, int]:
+    """Multiply-accumulates of one example, seen by running shapes alone on the meta device."""
+    macs: dict[nn.Module, int] = {}
+
+    def count(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        weight = module.logits[0] if isinstance(module, SLBLayer) else module.weight
+        assert isinstance(weight, Tensor)
+        positions = output.numel() // weight.shape[0]
+        macs[order[module]] = macs.get(order[module], 0) + positions * prod(weight.shape)
+
+    shadow = copy.deepcopy(network).to("meta").eval()
+    order = dict(zip(shadow.modules(), network.modules(), strict=True))
+    handles = [
+        module.register_forward_hook(count)
+        for module in shadow.modules()
+        if isinstance(module, SLBLayer | nn.Conv2d | nn.Linear)
+    ]
+    dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    shadow(torch.zeros(1, *input_shape, device="meta", dtype=dtype))
+    for handle in handles:
+        handle.remove()
+    return macs
+
+
+def network_on_meta(config: TrialConfig, info: DataInfo) -> tuple[nn.Module, list[str]]:
+    """The trial's quantised network without its numbers, and the layers whose bits are set."""
+    with torch.device("meta"):
+        network = build_network(
+            config.network, info.in_channels, info.num_classes, info.image_size
+        )
+        example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
+    layers = quantisable_layers(network, example, keep_float=config.keep_float)
+    with torch.device("meta"):
+        quantised = quantize(
+            network,
+            config.weight_bits,
+            config.activation_bits,
+            config.method,
+            example,
+            activation=config.activation,
+            norm=config.norm,
+            keep_float=config.keep_float,
+        )
+    return quantised, layers
+
+
+def estimate(config: TrialConfig, info: DataInfo) -> Cost:
+    """What the trial's network costs; nothing is trained and no memory is taken for it."""
+    network, layers = network_on_meta(config, info)
+    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    return Cost(
+        size_bytes(table),
+        bitops(table),
+        average_weight_bits(network, layers),
+        training_bytes(network, config),
+    )
+
+
+def training_bytes(network: nn.Module, config: TrialConfig) -> int:
+    """Memory of what is kept for the parameters: A, gradients, optimiser state, W_c and W_q.
+
+    Activations come on top; they depend on the batch and not on the bits.
+    """
+    momentum = config.optimizer.momentum > 0
+    states = 2 if config.optimizer.name == "adam" else int(momentum)
+    total = 0
+    for parameter in network.parameters():
+        total += parameter.numel() * parameter.element_size() * (2 + states)
+    for module in network.modules():
+        if isinstance(module, SLBLayer):
+            # W_c, its gradient and W_q are alive at once.
+            total += 3 * module.weight_shape.numel() * module.logits.element_size()
+    return total
+
+
+def check_memory(cost: Cost, available: int, where: str) -> None:
+    """Refuse a trial whose parameters alone cannot fit."""
+    if cost.training_bytes > available:
+        raise ConfigError(
+            f"training needs {cost.training_bytes / 1e9:.1f} GB for parameters, gradients and "
+            f"optimiser state, but {where} has {available / 1e9:.1f} GB free",
+            "A holds 2**bits numbers a weight: lower weight_bits or the width, or use sgd.",
+        )

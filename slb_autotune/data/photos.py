@@ -1,0 +1,54 @@
+"""Two photographs that ship inside scikit-learn's wheel, cut into tiles for super-resolution."""
+
+from __future__ import annotations
+
+from PIL import Image
+from torch import Tensor
+
+from slb_autotune.config import DataConfig
+from slb_autotune.data import super_resolution
+from slb_autotune.data.base import DataInfo, Split
+
+# 427x640 pixels make 3 rows of 4 tiles of 142x160. Each tile is blurred on its own, so that
+# nothing of one is seen in another.
+ROWS, COLUMNS = 3, 4
+
+# Three tiles of each photograph, one in every row.
+TEST_TILES = (1, 7, 8)
+
+
+class Photos:
+    """The `photos` data set."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self._config = config
+
+    def info(self) -> DataInfo:
+        """Describe the data."""
+        return super_resolution.describe(self._config)
+
+    def train(self) -> tuple[Split, Split | None]:
+        """Give patches of the training tiles, and whole validation tiles."""
+        tiles = [tile for number, tile in _tiles() if number not in TEST_TILES]
+        sizes = [(tile.shape[0], tile.shape[1]) for tile in tiles]
+        return super_resolution.train_and_val(sizes, tiles.__getitem__, self._config)
+
+    def test(self) -> Split:
+        """Give the test tiles, whole."""
+        tiles = [tile for number, tile in _tiles() if number in TEST_TILES]
+        names = [f"tile {index}" for index in range(len(tiles))]
+        return super_resolution.whole_pictures(names, tiles.__getitem__, self._config)
+
+
+def _tiles() -> list[tuple[int, Tensor]]:
+    """Give every tile, with its number in its photograph."""
+    from sklearn.datasets import load_sample_images
+
+    tiles = []
+    for photo in load_sample_images().images:
+        whole = super_resolution.luminance(Image.fromarray(photo))
+        height, width = whole.shape[0] // ROWS, whole.shape[1] // COLUMNS
+        for number in range(ROWS * COLUMNS):
+            top, left = number // COLUMNS * height, number % COLUMNS * width
+            tiles.append((number, whole[top : top + height, left : left + width]))
+    return tiles

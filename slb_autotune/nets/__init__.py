@@ -1,0 +1,77 @@
+"""Networks as plain float modules; `build_network` makes one by name."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from slb_autotune.config import NetworkConfig
+from slb_autotune.errors import ConfigError, nearest
+from slb_autotune.registry import NETWORKS
+from slb_autotune.torchvision_import import import_torchvision
+
+__all__ = ["build_network"]
+
+
+def build_network(
+    config: NetworkConfig, in_channels: int, num_classes: int | None, image_size: int
+) -> nn.Module:
+    """The float network that `config` names, fitted to the data.
+
+    `torchvision:NAME` and `module:function` go the same way as our own; a function is given
+    those of width, in_channels, num_classes and image_size that it accepts.
+    """
+    function = _find(config.name)
+    fitted: dict[str, Any] = {
+        "in_channels": in_channels,
+        "num_classes": num_classes,
+        "image_size": image_size,
+    }
+    accepted = inspect.signature(function).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    arguments = {name: value for name, value in fitted.items() if name in accepted}
+    if takes_any and num_classes is not None:
+        arguments["num_classes"] = num_classes
+    if num_classes is None:
+        arguments.pop("num_classes", None)
+    chosen: dict[str, Any] = dict(config.options)
+    if config.width is not None:
+        chosen["width"] = config.width
+    for name in chosen:
+        if name not in accepted and not takes_any:
+            raise ConfigError(
+                f"network {config.name!r} has no option {name!r}", nearest(name, accepted)
+            )
+    try:
+        network = function(**{**arguments, **chosen})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"network {config.name!r} cannot be built: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"network {config.name!r} gave a {type(network).__name__}, not a Module")
+    return network
+
+
+def _find(name: str) -> Any:
+    if ":" not in name:
+        return NETWORKS[name].load()
+    module_name, _, attribute = name.partition(":")
+    if module_name == "torchvision":
+        module = import_torchvision().models
+    else:
+        try:
+            module = import_module(module_name)
+        except ImportError as error:
+            raise ConfigError(
+                f"network {name!r}: module {module_name!r} cannot be imported: {error}",
+                "start where the module is, or install it.",
+            ) from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        known = [word for word in dir(module) if not word.startswith("_")]
+        raise ConfigError(
+            f"network {name!r}: no function {attribute!r}", nearest(attribute, known)
+        )
+    return function

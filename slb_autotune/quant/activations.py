@@ -1,0 +1,126 @@
+"""Quantisers of activations: each rounds to a few levels and passes a gradient straight through.
+
+They stand at the input of a quantised layer. 32 bits means none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from slb_autotune.errors import ConfigError
+from slb_autotune.registry import ACTIVATIONS
+
+
+class _RoundUnit(Function):
+    """q(x) = round(n clip(x, 0, 1)) / n; dq/dx = 1 inside [0, 1], 0 outside."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, levels: int) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(0, 1).mul_(levels).round_().div_(levels)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * ((x >= 0) & (x <= 1)), None
+
+
+class _RoundClipped(Function):
+    """q(x) = (alpha / n) round(n clip(x, 0, alpha) / alpha).
+
+    dq/dx = 1 inside [0, alpha), 0 outside; dq/dalpha = 1 at and above alpha, 0 below.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor, levels: int) -> Tensor:
+        ctx.save_for_backward(x, alpha)
+        return x.div(alpha).clamp_(0, 1).mul_(levels).round_().mul_(alpha / levels)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, alpha = ctx.saved_tensors
+        above = x >= alpha
+        to_alpha = (grads[0] * above).sum().reshape(alpha.shape).to(alpha.dtype)
+        return grads[0] * ((x >= 0) & ~above), to_alpha, None
+
+
+class _BiRealSign(Function):
+    """sign(x) in {-1, 1}; d/dx = 2 - 2|x| for |x| < 1, 0 outside."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grads[0] * (2 - 2 * x.abs()).clamp_(min=0)
+
+
+class DoReFa(nn.Module):
+    """Activations of "DoReFa-Net" (Zhou et al., 2016).
+
+    q(x) = round(n clip(x, 0, 1)) / n with n = 2**bits - 1.
+    """
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantise `x`."""
+        return _RoundUnit.apply(x, 2**self.bits - 1)  # type: ignore[no-untyped-call]
+
+    def extra_repr(self) -> str:
+        """Show the bits."""
+        return f"bits={self.bits}"
+
+
+class Pact(nn.Module):
+    """ "PACT: Parameterized Clipping Activation" (Choi et al., 2018), one learned alpha a layer.
+
+    y = clip(x, 0, alpha), rounded to 2**k levels on [0, alpha]. alpha starts at 10, as published.
+    """
+
+    def __init__(self, bits: int, alpha: float = 10.0) -> None:
+        super().__init__()
+        self.bits = bits
+        self.alpha = nn.Parameter(torch.tensor([alpha]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantise `x`."""
+        return _RoundClipped.apply(x, self.alpha, 2**self.bits - 1)  # type: ignore[no-untyped-call]
+
+    def extra_repr(self) -> str:
+        """Show the bits."""
+        return f"bits={self.bits}"
+
+
+class BiRealSign(nn.Module):
+    """Sign with the piecewise-linear gradient of "Bi-Real Net" (Liu et al., 2018); sign(0) = 1."""
+
+    def __init__(self, bits: int = 1) -> None:
+        super().__init__()
+        if bits != 1:
+            raise ConfigError(f"sign has 1 bit; got {bits}", "use dorefa or pact for more bits.")
+        self.bits = bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantise `x`."""
+        return _BiRealSign.apply(x)  # type: ignore[no-untyped-call]
+
+
+def activation_quantizer(name: str, bits: int) -> nn.Module | None:
+    """The quantiser `name` at `bits`, or None at 32 bits."""
+    if bits == 32:
+        return None
+    entry = ACTIVATIONS[name]
+    allowed = entry.details["activation_bits"]
+    if bits not in allowed:
+        raise ConfigError(f"activation_bits of {name} must be one of {allowed} or 32; got {bits}")
+    return cast(nn.Module, entry.load()(bits))

@@ -1,0 +1,208 @@
+"""quantize(): any float network into its quantised form, and which layers a search may set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from slb_autotune.config import NormConfig
+from slb_autotune.errors import ConfigError, ConversionError, nearest
+from slb_autotune.quant.activations import activation_quantizer
+from slb_autotune.quant.slb import NormLink, SLBLayer
+from slb_autotune.quant.state_norm import StateBatchNorm2d
+from slb_autotune.quant.watch import Observation, watch
+from slb_autotune.registry import METHODS
+
+Bits = int | Mapping[str, int]
+
+
+def keep_float(layer: nn.Module, bits: int, **_: object) -> nn.Module:
+    """The method `float`: the layer as it is."""
+    return layer
+
+
+def quantisable_layers(
+    network: nn.Module,
+    example_input: Tensor | None = None,
+    *,
+    keep_float: Collection[str] | None = None,
+    include_linear: bool = False,
+) -> list[str]:
+    """The names of the layers whose bits can be set, in the order in which they run.
+
+    Every convolution but the first, less the layers that stay float: `keep_float`, or where that
+    is None the network's own attribute `keep_float`. `include_linear` adds linear layers.
+    """
+    seen = watch(network, example_input)
+    return [name for name, _ in _candidates(network, seen, keep_float, include_linear)]
+
+
+def quantize(
+    network: nn.Module,
+    weight_bits: Bits,
+    activation_bits: Bits = 32,
+    method: str = "slb",
+    example_input: Tensor | None = None,
+    *,
+    activation: str = "dorefa",
+    norm: NormConfig | None = None,
+    keep_float: Collection[str] | None = None,
+    include_linear: bool = False,
+    keep_weights: bool = False,
+    spread: float | None = None,
+) -> nn.Module:
+    """A quantised copy of `network`.
+
+    Bits are one number, or a mapping from layer names (or patterns such as `layer1.*`) to
+    numbers; layers that no key matches stay float. One forward pass is watched to find the first
+    convolution, which stays float, and the BN of each convolution, which becomes a state BN. A
+    quantised layer that no BN follows gets a state BN of its own, or, where it is the last layer,
+    one float scale. `keep_weights` starts the search around the network's weights, `spread` is
+    the standard deviation of A.
+    """
+    norm = NormConfig() if norm is None else norm
+    network = copy.deepcopy(network)
+    seen = watch(network, example_input)
+    layers = dict(_candidates(network, seen, keep_float, include_linear))
+    bits = resolve_bits("weight_bits", weight_bits, layers)
+    input_bits = resolve_bits("activation_bits", activation_bits, layers)
+    build = METHODS[method].load()
+    replaced: dict[nn.Module, nn.Module] = {}
+    for name, layer in layers.items():
+        if bits[name] == 32 or method == "float":
+            continue
+        _check_padding(name, layer)
+        new = build(layer, bits[name], keep_weights=keep_weights, spread=spread)
+        new.activation = activation_quantizer(activation, input_bits[name])
+        replaced[layer] = new.to(next(layer.parameters()).device)
+    replaced |= _state_norms(network, seen, replaced, norm)
+    _add_missing_norms(seen, replaced, norm)
+    _replace_everywhere(network, replaced)
+    return network
+
+
+def resolve_bits(field: str, bits: Bits, layers: Iterable[str]) -> dict[str, int]:
+    """Bits of every layer: an exact name wins, then the longest pattern that matches, then 32."""
+    names = list(layers)
+    if isinstance(bits, int):
+        return dict.fromkeys(names, bits)
+    for key in bits:
+        if not any(fnmatchcase(name, key) for name in names):
+            message = f"{field}: no quantisable layer is named {key!r}"
+            raise ConfigError(message, nearest(key, names))
+    by_length = sorted(bits, key=len, reverse=True)
+    resolved = {}
+    for name in names:
+        keys = [key for key in by_length if fnmatchcase(name, key)]
+        resolved[name] = bits[name] if name in bits else bits[keys[0]] if keys else 32
+    return resolved
+
+
+def _candidates(
+    network: nn.Module,
+    seen: Observation,
+    keep_float: Collection[str] | None,
+    include_linear: bool,
+) -> list[tuple[str, nn.Module]]:
+    kinds = (nn.Conv2d, nn.Linear) if include_linear else (nn.Conv2d,)
+    names = {module: name for name, module in network.named_modules()}
+    convolutions = [layer for layer in seen.layers if isinstance(layer, nn.Conv2d)]
+    first = convolutions[0] if convolutions else None
+    found = [
+        (names[layer], layer)
+        for layer in seen.layers
+        if isinstance(layer, kinds) and layer is not first
+    ]
+    kept = getattr(network, "keep_float", ()) if keep_float is None else keep_float
+    for pattern in kept:
+        if not any(fnmatchcase(name, pattern) for name in names.values()):
+            hint = nearest(pattern, [name for name, _ in found])
+            raise ConfigError(f"keep_float: no layer is named {pattern!r}", hint)
+    return [(name, layer) for name, layer in found if not any(fnmatchcase(name, p) for p in kept)]
+
+
+def _check_padding(name: str, layer: nn.Module) -> None:
+    padding = getattr(layer, "padding_mode", "zeros")
+    if padding != "zeros":
+        raise ConversionError(
+            f"{name} pads with {padding!r}; only 'zeros' can be quantised",
+            f"keep it float: keep_float=[{name!r}].",
+        )
+
+
+def _state_norms(
+    network: nn.Module,
+    seen: Observation,
+    replaced: Mapping[nn.Module, nn.Module],
+    config: NormConfig,
+) -> dict[nn.Module, nn.Module]:
+    """A state BN for each BN, tied in `paper` mode to the layer that feeds it."""
+    first_quantised = next(
+        (i for i, layer in enumerate(seen.layers) if layer in replaced), len(seen.layers)
+    )
+    names = {module: name for name, module in network.named_modules()}
+    norms: dict[nn.Module, nn.Module] = {}
+    for norm, source in seen.norm_sources.items():
+        layer = replaced.get(source.layer) if source is not None else None
+        untouched = seen.before_layer[norm] <= first_quantised
+        # Where nothing quantised stands before a BN, y_q is y_c and one set of statistics serves.
+        same = untouched or (config.mode == "paper" and source is not None and layer is None)
+        if config.mode == "paper" and not same and layer is None:
+            raise ConversionError(
+                f"state BN {names[norm]!r} is not fed by one convolution through element-wise "
+                "steps, so y_q cannot be formed",
+                "use norm.mode: calibrate.",
+            )
+        new = StateBatchNorm2d.from_batch_norm(norm, "off" if same else config.mode, config.every)
+        new.eps, new.momentum = config.eps, config.momentum
+        norms[norm] = new
+        if isinstance(layer, SLBLayer) and source is not None and new.mode == "paper":
+            layer.link = NormLink(new, source.between)
+    return norms
+
+
+def _add_missing_norms(
+    seen: Observation, replaced: Mapping[nn.Module, nn.Module], config: NormConfig
+) -> None:
+    """A 1-bit layer that nothing rescales blows up: give it a state BN, or a scale at the end."""
+    fed = {source.layer for source in seen.norm_sources.values() if source is not None}
+    for old, new in replaced.items():
+        if not isinstance(new, SLBLayer) or old in fed or _feeds_norm_later(seen, old):
+            continue
+        reference = new.logits
+        if old is seen.layers[-1]:
+            fan_in = new.weight_shape[1:].numel()
+            scale = torch.full((1,), fan_in**-0.5)
+            new.output_scale = nn.Parameter(scale.to(reference.device, reference.dtype))
+        elif isinstance(old, nn.Conv2d):
+            channels = new.weight_shape[0]
+            norm = StateBatchNorm2d(
+                channels,
+                config.mode,
+                every=config.every,
+                eps=config.eps,
+                momentum=config.momentum,
+            )
+            new.norm = norm.to(reference.device, reference.dtype)
+            if config.mode == "paper":
+                new.link = NormLink(new.norm)
+
+
+def _feeds_norm_later(seen: Observation, layer: nn.Module) -> bool:
+    """Whether a BN runs between this layer and the next one, behind a step such as pooling."""
+    position = seen.layers.index(layer) + 1
+    return any(
+        source is None and seen.before_layer[norm] == position
+        for norm, source in seen.norm_sources.items()
+    )
+
+
+def _replace_everywhere(network: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if child in replaced:
+                setattr(module, name, replaced[child])

@@ -1,0 +1,84 @@
+"""How far a network's weights have hardened, layer by layer and in total."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from slb_autotune.quant.slb import SLBLayer, block_exponentials, column_blocks
+
+FROZEN_ABOVE = 0.999  # the paper's threshold on max p
+
+
+def slb_layers(network: nn.Module) -> dict[str, SLBLayer]:
+    """Name -> SLB layer."""
+    return {
+        name: module for name, module in network.named_modules() if isinstance(module, SLBLayer)
+    }
+
+
+def set_temperature(network: nn.Module, T: float) -> None:
+    """Set T of every SLB layer."""
+    for module in network.modules():
+        if isinstance(module, SLBLayer):
+            module.temperature = T
+
+
+def all_codes(network: nn.Module) -> dict[str, Tensor]:
+    """Name -> argmax codes, to compare with a later moment."""
+    return {name: layer.codes() for name, layer in slb_layers(network).items()}
+
+
+@torch.no_grad()
+def layer_diagnostics(
+    network: nn.Module, earlier: Mapping[str, Tensor] | None = None
+) -> pd.DataFrame:
+    """A row a layer and, last, a row `total` over all weights.
+
+    Columns: name, bits, weights, quantization_gap (mean |W_q - W_c|), frozen_fraction (share of
+    weights with max p > 0.999), entropy (mean of -sum p ln p), flip_rate (share of weights whose
+    argmax differs from `earlier`; missing without it).
+    """
+    rows = [
+        _row(name, layer, None if earlier is None else earlier[name])
+        for name, layer in slb_layers(network).items()
+    ]
+    columns = ["quantization_gap", "frozen_fraction", "entropy", "flip_rate"]
+    table = pd.DataFrame(rows, columns=["name", "bits", "weights", *columns])
+    count = int(table["weights"].sum())
+    total = {name: float((table[name] * table["weights"]).sum(skipna=False)) for name in columns}
+    table.loc[len(table)] = {
+        "name": "total",
+        "bits": float((table["bits"] * table["weights"]).sum() / count) if count else float("nan"),
+        "weights": count,
+        **{name: value / count if count else float("nan") for name, value in total.items()},
+    }
+    return table
+
+
+def _row(name: str, layer: SLBLayer, earlier: Tensor | None) -> dict[str, object]:
+    flat = layer.logits.detach().reshape(layer.logits.shape[0], -1)
+    values = layer.values.view(-1, 1)
+    codes = layer.codes()
+    W_q = layer.values[codes.reshape(-1).int()]
+    gap = frozen = entropy = 0.0
+    for columns in column_blocks(flat):
+        P = block_exponentials(flat[:, columns], layer.temperature)
+        P = P.div_(P.sum(0)).double()
+        gap += float((W_q[columns] - (P * values).sum(0)).abs().sum())
+        frozen += float((P.amax(0) > FROZEN_ABOVE).sum())
+        entropy += float(-torch.special.xlogy(P, P).sum())
+    count = codes.numel()
+    flips = float("nan") if earlier is None else float((codes != earlier).float().mean())
+    return {
+        "name": name,
+        "bits": layer.bits,
+        "weights": count,
+        "quantization_gap": gap / count,
+        "frozen_fraction": frozen / count,
+        "entropy": entropy / count,
+        "flip_rate": flips,
+    }

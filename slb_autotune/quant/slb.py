@@ -1,0 +1,351 @@
+"""Searching for low-bit weights: A, P, W_c and W_q (paper, section 3.2).
+
+    V   = 2**q values, uniform on [-1, 1]
+    P_i = softmax_i(T A)                         (eq_prob; T = 1/tau)
+    W_c = sum_i P_i v_i                          (eq:wc), used in training
+    W_q = v_k, k = argmax_i P_i                  (eq:wq), used at inference
+
+The gradient needs A and W_c only: dW_c/dA_i = T P_i (v_i - W_c), so no P is kept between the
+passes. P is made again in blocks that fit a cache, which is also several times faster than one
+softmax over the whole of A. For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from slb_autotune.errors import ConfigError
+from slb_autotune.quant.state_norm import StateBatchNorm2d
+from slb_autotune.quant.states import TwoState
+from slb_autotune.registry import METHODS
+
+# Elements of A handled at once: about 1 MB of float32, which a core's own cache holds. An
+# accelerator would rather see few large kernels.
+_CPU_BLOCK = 2**18
+_ACCELERATOR_BLOCK = 2**26
+
+
+def value_set(bits: int) -> Tensor:
+    """V: 2**bits values, uniform on [-1, 1]."""
+    return torch.linspace(-1.0, 1.0, 2**bits, dtype=torch.float64).to(torch.get_default_dtype())
+
+
+def column_blocks(flat: Tensor) -> Iterator[slice]:
+    """Slices over the columns of A as an (m, n) matrix, each of a handy size."""
+    block = _CPU_BLOCK if flat.device.type == "cpu" else _ACCELERATOR_BLOCK
+    width = max(1, block // flat.shape[0])
+    for start in range(0, flat.shape[1], width):
+        yield slice(start, min(start + width, flat.shape[1]))
+
+
+def block_exponentials(block: Tensor, T: float) -> Tensor:
+    """exp(T (A - max A)), the softmax of a block before it is divided by its sum."""
+    block = block.float() if block.dtype in (torch.float16, torch.bfloat16) else block
+    return block.sub(block.amax(0)).mul_(T).exp_()
+
+
+class _ExpectedWeight(Function):
+    """W_c of A, with the exact gradient of eq:wc."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, values: Tensor, T: float) -> Tensor:
+        if A.shape[0] == 2:
+            W_c = A[1].sub(A[0]).mul_(T / 2).tanh_()
+        else:
+            flat = A.reshape(A.shape[0], -1)
+            W_c = torch.empty(flat.shape[1], dtype=A.dtype, device=A.device)
+            for columns in column_blocks(flat):
+                E = block_exponentials(flat[:, columns], T)
+                rows = torch.stack((torch.ones_like(values), values)).to(E.dtype)
+                total, weighted = rows @ E
+                W_c[columns] = weighted.div_(total)
+            W_c = W_c.view(A.shape[1:])
+        ctx.T = T
+        ctx.save_for_backward(A, values, W_c)
+        return W_c
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        A, values, W_c = ctx.saved_tensors
+        T = ctx.T
+        grad = torch.empty(A.shape, dtype=A.dtype, device=A.device)
+        if A.shape[0] == 2:
+            torch.mul(W_c.square().neg_().add_(1).mul_(T / 2), grads[0], out=grad[1])
+            torch.neg(grad[1], out=grad[0])
+            return grad, None, None
+        flat, flat_grad = A.reshape(A.shape[0], -1), grad.view(A.shape[0], -1)
+        W, g = W_c.reshape(-1), grads[0].reshape(-1)
+        v = values.view(-1, 1)
+        for columns in column_blocks(flat):
+            E = block_exponentials(flat[:, columns], T)
+            share = g[columns].to(E.dtype).mul(T).div_(E.sum(0))
+            flat_grad[:, columns] = E.mul_(v.to(E.dtype) - W[columns]).mul_(share)
+        return grad, None, None
+
+
+def expected_weight(A: Tensor, values: Tensor, T: float) -> Tensor:
+    """W_c = sum_i softmax_i(T A) v_i over the first dimension of A."""
+    return _ExpectedWeight.apply(A, values, T)  # type: ignore[no-untyped-call]
+
+
+def argmax_codes(A: Tensor) -> Tensor:
+    """k = argmax_i A_i as uint8; a tie takes the first."""
+    if A.shape[0] == 2:
+        return (A[1] > A[0]).to(torch.uint8)
+    flat = A.detach().reshape(A.shape[0], -1)
+    m = flat.shape[0]
+    from_the_end = torch.arange(m - 1, -1, -1, dtype=torch.uint8, device=A.device).view(-1, 1)
+    codes = torch.empty(flat.shape[1], dtype=torch.uint8, device=A.device)
+    for columns in column_blocks(flat):
+        block = flat[:, columns]
+        codes[columns] = (m - 1) - torch.where(block == block.amax(0), from_the_end, 0).amax(0)
+    return codes.view(A.shape[1:])
+
+
+def kaiming_logits(shape: Sequence[int], fan_in: int, spread: float | None = None) -> Tensor:
+    """A drawn kaiming-normal for each of its m slices: std = sqrt(2 / fan_in).
+
+    `kaiming_normal_` on the whole tensor would take the fan of the wrong dimensions and make A
+    (and with it T_e) several times too small.
+    """
+    std = math.sqrt(2.0 / fan_in) if spread is None else spread
+    return torch.randn(tuple(shape)) * std
+
+
+def logits_from_weight(weight: Tensor, bits: int, spread: float) -> Tensor:
+    """A whose argmax is the value nearest to the scaled weight, with standard deviation `spread`.
+
+    A_i falls with the squared distance between v_i and weight / s, where s is the scale that
+    brings the values nearest to the weights.
+    """
+    values = value_set(bits).to(weight)
+    scaled = weight.detach() / _best_scale(weight.detach(), values)
+    distance = (scaled.unsqueeze(0) - values.view(-1, *[1] * weight.dim())).square().neg_()
+    centred = distance - distance.mean()
+    return centred * (spread / centred.std().clamp_min(1e-12))
+
+
+def _best_scale(weight: Tensor, values: Tensor) -> Tensor:
+    """The scale s with the least squared error of s Q(weight / s), from 80 candidates."""
+    largest = weight.abs().max()
+    if float(largest) == 0.0:
+        return torch.ones((), dtype=weight.dtype, device=weight.device)
+    step = 2.0 / (len(values) - 1)
+    candidates = [largest * k / 80 for k in range(1, 81)]
+
+    def error(scale: Tensor) -> float:
+        rounded = ((weight / scale + 1) / step).round_().clamp_(0, len(values) - 1) * step - 1
+        return float((rounded * scale - weight).square_().mean())
+
+    return min(candidates, key=error)
+
+
+@dataclass(frozen=True)
+class NormLink:
+    """The state BN that a layer feeds, and the element-wise steps between the two."""
+
+    norm: StateBatchNorm2d
+    between: tuple[Callable[[Tensor], Tensor], ...] = ()
+
+
+class SLBLayer(TwoState):
+    """What SLBConv2d and SLBLinear share: A for a weight of any shape.
+
+    `logits` is A, `values` V, `temperature` T. T is a plain float, a part of training like the
+    learning rate, and not of the state dict. W_q is cached in eval mode; the cache is tied to
+    A's storage and version, so every change of A is seen, save one written through `.data`.
+    """
+
+    values: Tensor
+
+    def __init__(
+        self, weight_shape: tuple[int, ...], bits: int, bias: bool, spread: float | None = None
+    ) -> None:
+        super().__init__()
+        allowed = METHODS["slb"].details["weight_bits"]
+        if bits not in allowed:
+            raise ConfigError(f"weight_bits of slb must be one of {allowed}; got {bits}")
+        self.bits = bits
+        self.temperature = 1.0
+        fan_in = math.prod(weight_shape[1:])
+        self.logits = nn.Parameter(kaiming_logits((2**bits, *weight_shape), fan_in, spread))
+        self.bias = nn.Parameter(torch.zeros(weight_shape[0])) if bias else None
+        self.register_buffer("values", value_set(bits), persistent=False)
+        self.activation: nn.Module | None = None
+        self.norm: StateBatchNorm2d | None = None
+        self.output_scale: nn.Parameter | None = None
+        self.link: NormLink | None = None
+        self._cache: tuple[Tensor, int, Tensor] | None = None
+
+    @property
+    def weight_shape(self) -> torch.Size:
+        """The shape of W_c and W_q."""
+        return self.logits.shape[1:]
+
+    def continuous_weight(self) -> Tensor:
+        """W_c, differentiable in A."""
+        return expected_weight(self.logits, self.values, self.temperature)
+
+    def codes(self) -> Tensor:
+        """The index of W_q in V, as uint8."""
+        return argmax_codes(self.logits.detach())
+
+    def quantized_weight(self) -> Tensor:
+        """W_q: for every position the value of the largest probability."""
+        if self.training or self.logits.is_inference():
+            return self._make_quantized_weight()
+        # detach() shares storage and version counter, and keeps the storage from being reused.
+        A = self.logits.detach()
+        if self._cache is not None:
+            cached, version, weight = self._cache
+            if (
+                cached.data_ptr() == A.data_ptr()
+                and version == A._version
+                and weight.dtype == A.dtype
+                and weight.device == A.device
+            ):
+                return weight
+        weight = self._make_quantized_weight()
+        self._cache = (A, A._version, weight)
+        return weight
+
+    def _make_quantized_weight(self) -> Tensor:
+        codes = self.codes()
+        if self.bits == 1:
+            return codes.to(self.logits.dtype).mul_(2).sub_(1)
+        return self.values.to(self.logits.dtype)[codes.int()]
+
+    def train(self, mode: bool = True) -> SLBLayer:
+        """Set the mode; the cache does not outlive it."""
+        self._cache = None
+        super().train(mode)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output with W_c or W_q, as the state says."""
+        if self.activation is not None:
+            x = self.activation(x)
+        weight = self.quantized_weight() if self.is_discrete else self.continuous_weight()
+        y = self._linear(x, weight)
+        if self.link is not None and self.training and self.link.norm.due():
+            self._observe_discrete(x.detach(), self.link)
+        if self.output_scale is not None:
+            y = y * self.output_scale
+        return y if self.norm is None else self.norm(y)
+
+    @torch.no_grad()
+    def _observe_discrete(self, x: Tensor, link: NormLink) -> None:
+        """eq_bnd: y_q = x (*) W_q on the same x, shown to the state BN; no gradient."""
+        y_q = self._linear(x, self.quantized_weight())
+        for step in link.between:
+            y_q = step(y_q)
+        link.norm.observe(y_q)
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class SLBConv2d(SLBLayer):
+    """A 2-D convolution whose weights are searched among 2**bits values."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        groups: int = 1,
+        bits: int = 1,
+        *,
+        dilation: int | tuple[int, int] = 1,
+        bias: bool = False,
+        spread: float | None = None,
+    ) -> None:
+        if in_channels % groups or out_channels % groups:
+            raise ConfigError(
+                f"groups must divide the channels; got {in_channels}, {out_channels} and {groups}"
+            )
+        kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        super().__init__((out_channels, in_channels // groups, *kernel), bits, bias, spread)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding = kernel, stride, padding
+        self.dilation, self.groups = dilation, groups
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(
+            x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+    def extra_repr(self) -> str:
+        """Show shape and bits."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, groups={self.groups}, bits={self.bits}"
+        )
+
+
+class SLBLinear(SLBLayer):
+    """A linear layer whose weights are searched among 2**bits values."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bits: int = 1,
+        *,
+        bias: bool = True,
+        spread: float | None = None,
+    ) -> None:
+        super().__init__((out_features, in_features), bits, bias, spread)
+        self.in_features, self.out_features = in_features, out_features
+
+    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Show shape and bits."""
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}"
+
+
+def from_float(
+    layer: nn.Conv2d | nn.Linear, bits: int, *, keep_weights: bool, spread: float | None
+) -> SLBLayer:
+    """The SLB form of a float layer; A starts around its weights where `keep_weights` says so."""
+    new: SLBLayer
+    bias = layer.bias is not None
+    if isinstance(layer, nn.Conv2d):
+        new = SLBConv2d(
+            layer.in_channels,
+            layer.out_channels,
+            cast(tuple[int, int], layer.kernel_size),
+            cast(tuple[int, int], layer.stride),
+            cast("tuple[int, int] | str", layer.padding),
+            layer.groups,
+            bits,
+            dilation=cast(tuple[int, int], layer.dilation),
+            bias=bias,
+            spread=spread,
+        )
+    else:
+        new = SLBLinear(layer.in_features, layer.out_features, bits, bias=bias, spread=spread)
+    with torch.no_grad():
+        if keep_weights:
+            std = math.sqrt(2.0 / layer.weight[0].numel()) if spread is None else spread
+            new.logits.copy_(logits_from_weight(layer.weight, bits, std))
+        if new.bias is not None and layer.bias is not None:
+            new.bias.copy_(layer.bias)
+    return new.to(device=layer.weight.device, dtype=layer.weight.dtype)

@@ -1,0 +1,140 @@
+"""A run's folder: its configuration, its checkpoint, its history and its result.
+
+Every file is written whole under another name, flushed to disk and renamed: whoever is killed at
+any moment leaves the file before, or the file after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from slb_autotune.config import TrialConfig, read_text
+from slb_autotune.errors import CheckpointError
+from slb_autotune.version import VERSION
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.yaml"
+        self.checkpoint_path = self.path / "checkpoint.pt"
+        self.history_path = self.path / "history.csv"
+        self.result_path = self.path / "result.json"
+
+    def open(self, config: TrialConfig) -> None:
+        """Make the folder for `config`, or check that it is this configuration's."""
+        if self.config_path.exists():
+            check_same(config, self.config(), str(self.path))
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.config_path, config.to_yaml().encode())
+
+    def clear(self) -> None:
+        """Forget the run that is here."""
+        for path in (self.result_path, self.checkpoint_path, self.history_path, self.config_path):
+            path.unlink(missing_ok=True)
+
+    def config(self) -> TrialConfig:
+        """The configuration of the run."""
+        if not self.config_path.exists():
+            raise CheckpointError(
+                f"{self.path} is not the folder of a run: it has no config.yaml",
+                "`slb-autotune train` prints the folder of a run when it ends.",
+            )
+        return TrialConfig.from_yaml(read_text(self.config_path), str(self.config_path))
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Write the checkpoint, and the history beside it for people to read."""
+        buffer = BytesIO()
+        torch.save({**state, "version": VERSION}, buffer)
+        write_atomically(self.checkpoint_path, buffer.getbuffer())
+        table = pd.DataFrame(state["history"]).to_csv(index=False)
+        write_atomically(self.history_path, table.encode())
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The checkpoint, or None where there is none yet."""
+        if not self.checkpoint_path.exists():
+            return None
+        state = load_tensors(self.checkpoint_path)
+        if not {"network", "optimizer", "history", "epoch"} <= state.keys():
+            raise CheckpointError(f"{self.checkpoint_path} is not a checkpoint of ours")
+        return state
+
+    def save_result(self, result: Mapping[str, Any]) -> None:
+        """Write how the run ended."""
+        text = json.dumps({**result, "version": VERSION}, indent=2)
+        write_atomically(self.result_path, text.encode())
+
+    def result(self) -> dict[str, Any] | None:
+        """How the run ended, or None where it has not."""
+        if not self.result_path.exists():
+            return None
+        result: dict[str, Any] = json.loads(read_text(self.result_path))
+        return result
+
+
+def load_tensors(path: Path) -> dict[str, Any]:
+    """A dictionary of tensors and plain values; nothing in the file can run."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}", "check the path.") from None
+    except Exception as error:  # torch raises many kinds on a damaged file
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}",
+            "delete the file to start again, or give another one.",
+        ) from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, not a state dict")
+    return state
+
+
+def check_same(config: TrialConfig, found: TrialConfig, where: str) -> None:
+    """Refuse to go on with a run of another configuration."""
+    ours, theirs = _flat(config.to_mapping()), _flat(found.to_mapping())
+    different = [name for name in ours if ours[name] != theirs.get(name)]
+    if different:
+        name = different[0]
+        raise CheckpointError(
+            f"{where} holds a run of another configuration: "
+            f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here",
+            "choose another folder.",
+        )
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that it is never seen half-written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
