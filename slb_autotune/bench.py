@@ -57,7 +57,7 @@ def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> 
         base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})
         cpu = _measure_sides(base, batch_size, seconds, 1, time.process_time)
         wall = _measure_sides(base, batch_size, seconds, threads, time.perf_counter)
-        memory = _peak_memory(network, batch_size)
+        memory = peak_memory(network, batch_size, ["plain torch", *SIDES])
         rows += [
             {
                 "network": network,
@@ -139,9 +139,8 @@ def _plain_step(base: TrialConfig, batch_size: int) -> Step:
     return run
 
 
-def _peak_memory(network: str, batch_size: int) -> dict[str, float]:
+def peak_memory(network: str, batch_size: int, sides: list[str]) -> dict[str, float]:
     """Bytes that three steps of each side take, each in a process of its own."""
-    sides = ["plain torch", *SIDES]
     peaks = {}
     for side in sides:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -163,9 +162,16 @@ def _peak_of_side(network: str, side: str, batch_size: int) -> float:
 
 
 def _resident_peak() -> float:
-    # Kilobytes on Linux, bytes on macOS.
+    """Bytes resident at most so far.
+
+    On Linux the kernel's own mark, since getrusage's is handed on from the parent process.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = status.read_text().splitlines()
+        return 1024.0 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
 def epoch(images: int, rounds: int, root: str | None) -> pd.DataFrame:
@@ -180,6 +186,7 @@ def epoch(images: int, rounds: int, root: str | None) -> pd.DataFrame:
                 "data.name": "cifar10",
                 "data.root": folder,
                 "data.train_images": images,
+                "data.val_fraction": 0.02,
                 "epochs": 100,
             }
         )

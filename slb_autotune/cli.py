@@ -14,6 +14,8 @@ from slb_autotune.errors import ConfigError, InputError, SlbError, nearest
 from slb_autotune.version import VERSION
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from slb_autotune.config import TrialConfig
 
 app = typer.Typer(
@@ -148,6 +150,8 @@ def train(
 
 def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> None:
     from slb_autotune import training
+    from slb_autotune.cost import estimate
+    from slb_autotune.data import info
     from slb_autotune.progress import TrainingView, summary_lines
     from slb_autotune.run_folder import RunFolder
 
@@ -174,7 +178,8 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
     if as_json:
         _print_json({"folder": str(folder), "metrics": metrics, "config": config.to_mapping()})
     else:
-        typer.echo("\n".join(summary_lines(config, metrics)))
+        float_cost = estimate(config.updated({"method": "float"}), info(config.data))
+        typer.echo("\n".join(summary_lines(config, metrics, float_cost.size_bytes)))
         typer.echo(f"\nrun        {folder}\ntest set   slb-autotune evaluate {folder}")
 
 
@@ -182,14 +187,20 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
 def evaluate(
     run: Annotated[str, typer.Argument(help="A run's folder, or its name in the runs folder.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Show bits, bytes and hardening of every layer.")
+    ] = False,
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure a finished run on the test set, which training and search never see."""
     folder = _find_run(run, runs)
-    from slb_autotune.training import evaluate as evaluate_run
+    from slb_autotune import training
 
-    metrics = evaluate_run(folder, device=device)
+    if layers:
+        _print_table(training.describe_layers(folder), as_json)
+        return
+    metrics = training.evaluate(folder, device=device)
     if as_json:
         _print_json({"folder": str(folder), "metrics": metrics})
         return
@@ -262,7 +273,8 @@ def step(
     """SLB step / float step, our float step / a plain one, and peak memory."""
     from slb_autotune import bench
 
-    _bench(bench.step(network or ["resnet20", "vgg_small"], seconds, threads, batch_size), as_json)
+    networks = network or ["resnet20", "vgg_small"]
+    _print_table(bench.step(networks, seconds, threads, batch_size), as_json)
 
 
 @bench_app.command()
@@ -277,14 +289,7 @@ def epoch(
     """A training epoch with augmentation / the sum of its bare steps."""
     from slb_autotune import bench
 
-    _bench(bench.epoch(images, rounds, root), as_json)
-
-
-def _bench(table: Any, as_json: bool) -> None:
-    if as_json:
-        _print_json(json.loads(table.to_json(orient="records")))
-    else:
-        typer.echo(table.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
+    _print_table(bench.epoch(images, rounds, root), as_json)
 
 
 def run_name(config: TrialConfig) -> str:
@@ -337,6 +342,13 @@ def _find_run(run: str, runs: Path) -> Path:
         names = [path.name for path in (runs / "trials").glob("*")]
         raise InputError(f"there is no run {run!r}", nearest(run, names))
     return folder
+
+
+def _print_table(table: pd.DataFrame, as_json: bool) -> None:
+    if as_json:
+        _print_json(json.loads(table.to_json(orient="records")))
+    else:
+        typer.echo(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
 
 
 def _print_json(value: Any) -> None:

@@ -89,8 +89,10 @@ class TrainingView:
         )
 
 
-def summary_lines(config: TrialConfig, metrics: Mapping[str, float]) -> list[str]:
-    """The result of a run in a few aligned lines."""
+def summary_lines(
+    config: TrialConfig, metrics: Mapping[str, float], float_bytes: int
+) -> list[str]:
+    """The result of a run in a few aligned lines; `float_bytes` is the float network's size."""
     lines = [f"network    {config.network.name} on {config.data.name}, {config.epochs} epochs"]
     bits = [
         "mixed" if isinstance(value, dict) else str(value)
@@ -104,7 +106,11 @@ def summary_lines(config: TrialConfig, metrics: Mapping[str, float]) -> list[str
             if continuous is not None:
                 line += f" (continuous weights: {continuous:.2f} {unit})"
             lines.append(line)
-    lines.append(f"size       {metrics['size_bytes']:,.0f} bytes")
+    size = f"size       {metrics['size_bytes']:,.0f} bytes"
+    if config.quantises:
+        ratio = float_bytes / metrics["size_bytes"]
+        size += f", {ratio:.1f} times smaller than in 32 bits"
+    lines.append(size)
     lines.append(f"bitops     {metrics['bitops'] / 1e6:,.1f} million an image")
     if config.quantises:
         lines.append(

@@ -26,11 +26,15 @@ RECIPES = Registry(
             "digits",
             "1-bit ResNet20 of width 8 on the embedded digits: 20 epochs, under half a minute",
             network={"name": "resnet20", "width": 8},
+            data={"name": "digits", "augment": False},
+            batch_size=50,
         ),
         _recipe(
             "digits_paper_temperature",
             "the same with the paper's T_e = 10: too soft for so short a run",
             network={"name": "resnet20", "width": 8},
+            data={"name": "digits", "augment": False},
+            batch_size=50,
             temperature=_PAPER_TEMPERATURE,
         ),
         _recipe(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from slb_autotune import data
 from slb_autotune.config import TrialConfig
-from slb_autotune.cost import Cost, check_memory, estimate
+from slb_autotune.cost import Cost, check_memory, estimate, profile
 from slb_autotune.data.super_resolution import psnr
 from slb_autotune.errors import CheckpointError, TrainingFailed
 from slb_autotune.machine import check_precision, free_memory, isolated, resolve_device
@@ -303,7 +303,7 @@ def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device)
     network = build_network(config.network, info.in_channels, info.num_classes, info.image_size)
     if config.init.checkpoint is not None:
         state = load_tensors(Path(config.init.checkpoint))
-        load_into(network, state.get("network", state.get("state_dict", state)))
+        load_into(network, float_state(state))
     example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
     network = quantize(
         network,
@@ -322,6 +322,20 @@ def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device)
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     return network
+
+
+def float_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The state dict inside a checkpoint; a state BN's continuous statistics become a BN's own."""
+    state = state.get("network", state.get("state_dict", state))
+    if not any(name.endswith("running_mean_c") for name in state):
+        return state
+    renamed: dict[str, Any] = {}
+    for name, value in state.items():
+        if name.endswith("running_mean_c"):
+            renamed[f"{name.removesuffix('running_mean_c')}num_batches_tracked"] = torch.tensor(0)
+        if not name.endswith(("running_mean_q", "running_var_q")):
+            renamed[name.removesuffix("_c") if "running_" in name else name] = value
+    return renamed
 
 
 def load_into(network: nn.Module, state: dict[str, Any]) -> None:
@@ -411,8 +425,8 @@ def prefixed(prefix: str, values: dict[str, float]) -> dict[str, float]:
     return {f"{prefix}_{name}": value for name, value in values.items()}
 
 
-def evaluate(folder: Path | str, *, device: str = "auto") -> dict[str, float]:
-    """Metrics of a finished run on the test set, which nothing but this touches."""
+def load_run(folder: Path | str, device: torch.device) -> tuple[TrialConfig, nn.Module]:
+    """The configuration and the trained network of a finished run, in eval mode."""
     files = RunFolder(folder)
     config = files.config()
     state = files.load_checkpoint()
@@ -422,16 +436,35 @@ def evaluate(folder: Path | str, *, device: str = "auto") -> dict[str, float]:
             f"the run in {files.path} has done {done} of {config.epochs} epochs",
             "finish it first: `slb-autotune train` with the same configuration goes on.",
         )
+    blank = config.updated({"init.checkpoint": None})
+    with isolated(config.threads, device):
+        network = make_network(blank, data.info(config.data), device)
+    load_into(network, state["network"])
+    set_temperature(network, state["history"][-1]["temperature"])
+    return config, network.eval()
+
+
+def evaluate(folder: Path | str, *, device: str = "auto") -> dict[str, float]:
+    """Metrics of a finished run on the test set, which nothing but this touches."""
     target = resolve_device(device)
+    config, network = load_run(folder, target)
+    if target.type != "cuda":
+        config = config.updated({"amp": "off"})
     info = data.info(config.data)
-    cost = estimate(config, info)
     split = data.load_test(config.data)
     with isolated(config.threads, target):
-        network = make_network(config.updated({"init.checkpoint": None}), info, target)
-        load_into(network, state["network"])
-        set_temperature(network, state["history"][-1]["temperature"])
         values = measure(network, split, config, info)
+    cost = estimate(config, info)
     return {**prefixed("test", values), **cost.metrics(), "test_images": len(split)}
+
+
+def describe_layers(folder: Path | str) -> pd.DataFrame:
+    """A row a layer of a finished run: its cost, and how far its weights hardened."""
+    config, network = load_run(folder, torch.device("cpu"))
+    info = data.info(config.data)
+    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    hardening = layer_diagnostics(network).drop(columns=["bits", "weights", "flip_rate"])
+    return table.merge(hardening, on="name", how="left")
 
 
 def derive_seed(seed: int, purpose: str, epoch: int) -> int:

@@ -28,6 +28,8 @@ class Vdsr(nn.Module):
             self.body.add_module(f"conv{i + 1}", conv(width, width, 3))
         self.relu = nn.ReLU(inplace=True)
         self.tail = conv(width, in_channels, 3)
+        # No residual at first: training starts from the enlarged picture, not from noise.
+        nn.init.zeros_(self.tail.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """The picture with its residual added."""

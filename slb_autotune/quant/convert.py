@@ -203,6 +203,7 @@ def _feeds_norm_later(seen: Observation, layer: nn.Module) -> bool:
 
 def _replace_everywhere(network: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:
     for module in list(network.modules()):
-        for name, child in module.named_children():
-            if child in replaced:
-                setattr(module, name, replaced[child])
+        # named_children() leaves out a module that it has met under another name.
+        for name, child in module._modules.items():
+            if child is not None and child in replaced:
+                module._modules[name] = replaced[child]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import torch
@@ -46,20 +48,16 @@ def layer_diagnostics(
         _row(name, layer, None if earlier is None else earlier[name])
         for name, layer in slb_layers(network).items()
     ]
-    columns = ["quantization_gap", "frozen_fraction", "entropy", "flip_rate"]
-    table = pd.DataFrame(rows, columns=["name", "bits", "weights", *columns])
-    count = int(table["weights"].sum())
-    total = {name: float((table[name] * table["weights"]).sum(skipna=False)) for name in columns}
-    table.loc[len(table)] = {
-        "name": "total",
-        "bits": float((table["bits"] * table["weights"]).sum() / count) if count else float("nan"),
-        "weights": count,
-        **{name: value / count if count else float("nan") for name, value in total.items()},
-    }
-    return table
+    weights = sum(row["weights"] for row in rows)
+    total: dict[str, Any] = {"name": "total", "weights": weights}
+    for column in ("bits", "quantization_gap", "frozen_fraction", "entropy", "flip_rate"):
+        mass = sum(row[column] * row["weights"] for row in rows)
+        total[column] = mass / weights if weights else math.nan
+    columns = ["name", "bits", "weights", *list(total)[3:]]
+    return pd.DataFrame([*rows, total], columns=columns)
 
 
-def _row(name: str, layer: SLBLayer, earlier: Tensor | None) -> dict[str, object]:
+def _row(name: str, layer: SLBLayer, earlier: Tensor | None) -> dict[str, Any]:
     flat = layer.logits.detach().reshape(layer.logits.shape[0], -1)
     values = layer.values.view(-1, 1)
     codes = layer.codes()

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant.state_norm import StateBatchNorm2d
@@ -32,6 +33,18 @@ from slb_autotune.registry import METHODS
 # accelerator would rather see few large kernels.
 _CPU_BLOCK = 2**18
 _ACCELERATOR_BLOCK = 2**26
+
+# Fused optimisers change parameters without raising their version, so steps are counted: a cached
+# W_q holds until the next step of any optimiser.
+_steps = 0
+
+
+def _count_step(*_: object) -> None:
+    global _steps
+    _steps += 1
+
+
+register_optimizer_step_post_hook(_count_step)
 
 
 def value_set(bits: int) -> Tensor:
@@ -49,8 +62,13 @@ def column_blocks(flat: Tensor) -> Iterator[slice]:
 
 def block_exponentials(block: Tensor, T: float) -> Tensor:
     """exp(T (A - max A)), the softmax of a block before it is divided by its sum."""
-    block = block.float() if block.dtype in (torch.float16, torch.bfloat16) else block
+    block = block.to(working_dtype(block))
     return block.sub(block.amax(0)).mul_(T).exp_()
+
+
+def working_dtype(A: Tensor) -> torch.dtype:
+    """Half precision cannot hold T times A; it is worked on in float32."""
+    return torch.float32 if A.dtype in (torch.float16, torch.bfloat16) else A.dtype
 
 
 class _ExpectedWeight(Function):
@@ -62,13 +80,10 @@ class _ExpectedWeight(Function):
             W_c = A[1].sub(A[0]).mul_(T / 2).tanh_()
         else:
             flat = A.reshape(A.shape[0], -1)
-            W_c = torch.empty(flat.shape[1], dtype=A.dtype, device=A.device)
-            for columns in column_blocks(flat):
-                E = block_exponentials(flat[:, columns], T)
-                rows = torch.stack((torch.ones_like(values), values)).to(E.dtype)
-                total, weighted = rows @ E
-                W_c[columns] = weighted.div_(total)
-            W_c = W_c.view(A.shape[1:])
+            v = values.to(working_dtype(A))
+            parts = [_expectation(flat[:, block], v, T) for block in column_blocks(flat)]
+            W_c = parts[0] if len(parts) == 1 else torch.cat(parts)
+            W_c = W_c.to(A.dtype).view(A.shape[1:])
         ctx.T = T
         ctx.save_for_backward(A, values, W_c)
         return W_c
@@ -85,12 +100,17 @@ class _ExpectedWeight(Function):
             return grad, None, None
         flat, flat_grad = A.reshape(A.shape[0], -1), grad.view(A.shape[0], -1)
         W, g = W_c.reshape(-1), grads[0].reshape(-1)
-        v = values.view(-1, 1)
-        for columns in column_blocks(flat):
-            E = block_exponentials(flat[:, columns], T)
-            share = g[columns].to(E.dtype).mul(T).div_(E.sum(0))
-            flat_grad[:, columns] = E.mul_(v.to(E.dtype) - W[columns]).mul_(share)
+        v = values.view(-1, 1).to(working_dtype(A))
+        for block in column_blocks(flat):
+            E = block_exponentials(flat[:, block], T)
+            share = g[block].mul(T).to(v.dtype).div_(E.sum(0))
+            flat_grad[:, block] = E.mul_(v - W[block]).mul_(share)
         return grad, None, None
+
+
+def _expectation(block: Tensor, v: Tensor, T: float) -> Tensor:
+    E = block_exponentials(block, T)
+    return torch.mv(E.t(), v).div_(E.sum(0))
 
 
 def expected_weight(A: Tensor, values: Tensor, T: float) -> Tensor:
@@ -128,11 +148,12 @@ def logits_from_weight(weight: Tensor, bits: int, spread: float) -> Tensor:
     A_i falls with the squared distance between v_i and weight / s, where s is the scale that
     brings the values nearest to the weights.
     """
+    weight = weight.detach().double()
     values = value_set(bits).to(weight)
-    scaled = weight.detach() / _best_scale(weight.detach(), values)
-    distance = (scaled.unsqueeze(0) - values.view(-1, *[1] * weight.dim())).square().neg_()
-    centred = distance - distance.mean()
-    return centred * (spread / centred.std().clamp_min(1e-12))
+    scaled = weight / _best_scale(weight, values)
+    # Not centred: near its maximum A is near 0, where floats are dense and no tie is made.
+    A = (scaled.unsqueeze(0) - values.view(-1, *[1] * weight.dim())).square().neg_()
+    return A * (spread / A.std().clamp_min(1e-12))
 
 
 def _best_scale(weight: Tensor, values: Tensor) -> Tensor:
@@ -158,12 +179,22 @@ class NormLink:
     between: tuple[Callable[[Tensor], Tensor], ...] = ()
 
 
+@dataclass(frozen=True)
+class _Cache:
+    """W_q, and what A was when it was made; holding A keeps its address from being reused."""
+
+    key: tuple[object, ...]
+    A: Tensor
+    weight: Tensor
+
+
 class SLBLayer(TwoState):
     """What SLBConv2d and SLBLinear share: A for a weight of any shape.
 
     `logits` is A, `values` V, `temperature` T. T is a plain float, a part of training like the
     learning rate, and not of the state dict. W_q is cached in eval mode; the cache is tied to
-    A's storage and version, so every change of A is seen, save one written through `.data`.
+    A's storage and version and to the optimisers' steps, so every change of A is seen, save one
+    written in place through `.data`.
     """
 
     values: Tensor
@@ -185,7 +216,7 @@ class SLBLayer(TwoState):
         self.norm: StateBatchNorm2d | None = None
         self.output_scale: nn.Parameter | None = None
         self.link: NormLink | None = None
-        self._cache: tuple[Tensor, int, Tensor] | None = None
+        self._cache: _Cache | None = None
 
     @property
     def weight_shape(self) -> torch.Size:
@@ -204,20 +235,12 @@ class SLBLayer(TwoState):
         """W_q: for every position the value of the largest probability."""
         if self.training or self.logits.is_inference():
             return self._make_quantized_weight()
-        # detach() shares storage and version counter, and keeps the storage from being reused.
+        # detach() shares storage and version counter.
         A = self.logits.detach()
-        if self._cache is not None:
-            cached, version, weight = self._cache
-            if (
-                cached.data_ptr() == A.data_ptr()
-                and version == A._version
-                and weight.dtype == A.dtype
-                and weight.device == A.device
-            ):
-                return weight
-        weight = self._make_quantized_weight()
-        self._cache = (A, A._version, weight)
-        return weight
+        key = (A.data_ptr(), A._version, A.dtype, A.device, _steps)
+        if self._cache is None or self._cache.key != key:
+            self._cache = _Cache(key, A, self._make_quantized_weight())
+        return self._cache.weight
 
     def _make_quantized_weight(self) -> Tensor:
         codes = self.codes()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -187,19 +188,19 @@ def _run(network: nn.Module, example: Tensor) -> Observation:
 
 
 def _run_guessed(network: nn.Module) -> Observation:
-    """Try the usual image sizes, with the channels of the first convolution in the module tree."""
-    first = next((m for m in network.modules() if isinstance(m, nn.Conv2d)), None)
-    if first is None:
+    """Try the usual image sizes, with the channels that convolutions in the module tree take."""
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    if not convolutions:
         raise ConversionError("the network has no Conv2d", "nothing in it can be quantised.")
-    for size in (32, 224):
-        example = torch.zeros(
-            1, first.in_channels, size, size, device=first.weight.device, dtype=first.weight.dtype
-        )
+    weight = convolutions[0].weight
+    channels = dict.fromkeys(layer.in_channels for layer in convolutions)
+    for size, count in product((32, 224), channels):
+        example = torch.zeros(1, count, size, size, device=weight.device, dtype=weight.dtype)
         try:
             return _run(network, example)
         except (RuntimeError, ValueError, AssertionError):
             continue
     raise ConversionError(
-        f"the network does not run on images of {first.in_channels} channels, 32 or 224 wide",
+        "the network runs neither on images of 32 nor of 224 pixels a side",
         "pass example_input, a batch that it takes.",
     )

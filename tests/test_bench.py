@@ -1,0 +1,50 @@
+"""The benchmarks run and report ratios of the right things; how fast is for `bench` to say."""
+
+import time
+
+import pandas as pd
+import pytest
+
+from slb_autotune import bench
+from slb_autotune.config import TrialConfig
+
+SMALL = TrialConfig.from_mapping({"width": 4, "data.name": "cifar10"})
+
+
+def test_interleave_takes_turns_and_keeps_the_best() -> None:
+    order: list[str] = []
+    ticks = iter(range(1000))
+    steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    best = bench.interleave(steps, 0.0, lambda: float(next(ticks)))
+    turn = ["a"] * 4 + ["b"] * 4
+    assert order == ["a", "b", *turn, *turn]
+    assert best == {"a": 0.25, "b": 0.25}
+
+
+def test_every_side_is_measured() -> None:
+    times = bench._measure_sides(SMALL, 2, 0.0, 1, time.process_time)
+    assert list(times) == ["plain torch", *bench.SIDES]
+    assert all(seconds > 0 for seconds in times.values())
+
+
+def test_the_table_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = ["plain torch", *bench.SIDES]
+    monkeypatch.setattr(bench, "peak_memory", lambda *_: dict.fromkeys(sides, 5e6))
+    monkeypatch.setattr(bench, "_measure_sides", lambda *_: dict.fromkeys(sides, 0.5))
+    table = bench.step(["resnet20"], 0.0, 1, 2)
+    assert table["side"].tolist() == sides
+    assert (table[["cpu_ratio", "wall_ratio", "memory_ratio"]] == 1).all(axis=None)
+    assert (table["cpu_ms"] == 500).all()
+
+
+def test_an_epoch_is_compared_with_its_bare_steps() -> None:
+    table = bench.epoch(images=200, rounds=1, root=None)
+    assert table["what"].tolist() == ["bare steps", "epoch", "calibration", "validation"]
+    assert isinstance(table, pd.DataFrame)
+    assert table["ratio"].iloc[0] == 1
+    assert (table["cpu_s"] > 0).all()
+
+
+def test_more_bits_take_more_memory() -> None:
+    peaks = bench.peak_memory("vgg_small", 2, ["float", "slb 4 bits"])
+    assert peaks["slb 4 bits"] > 2 * peaks["float"] > 0
