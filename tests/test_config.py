@@ -75,7 +75,7 @@ CHANGES = {
     "threads": 2,
     "device": "cpu",
     "amp": "bf16",
-    "channels_last": True,
+    "channels_last": not TrialConfig().channels_last,
 }
 
 

@@ -60,9 +60,9 @@ def quantize(
     Bits are one number, or a mapping from layer names (or patterns such as `layer1.*`) to
     numbers; layers that no key matches stay float. One forward pass is watched to find the first
     convolution, which stays float, and the BN of each convolution, which becomes a state BN. A
-    quantised layer that no BN follows gets a state BN of its own, or, where it is the last layer,
-    one float scale. `keep_weights` starts the search around the network's weights, `spread` is
-    the standard deviation of A.
+    quantised convolution that no BN follows gets a state BN of its own; the last layer, and a
+    linear one, gets one float scale instead. `keep_weights` starts the search around the
+    network's weights, `spread` is the standard deviation of A.
     """
     norm = NormConfig() if norm is None else norm
     network = copy.deepcopy(network)
@@ -161,6 +161,11 @@ def _state_norms(
         new.eps, new.momentum = config.eps, config.momentum
         norms[norm] = new
         if isinstance(layer, SLBLayer) and source is not None and new.mode == "paper":
+            if layer.link is not None:
+                raise ConversionError(
+                    f"{names[source.layer]!r} feeds more than one BN, so y_q has no single place",
+                    "use norm.mode: calibrate.",
+                )
             layer.link = NormLink(new, source.between)
     return norms
 
@@ -174,14 +179,13 @@ def _add_missing_norms(
         if not isinstance(new, SLBLayer) or old in fed or _feeds_norm_later(seen, old):
             continue
         reference = new.logits
-        if old is seen.layers[-1]:
+        if old is seen.layers[-1] or isinstance(old, nn.Linear):
             fan_in = new.weight_shape[1:].numel()
             scale = torch.full((1,), fan_in**-0.5)
             new.output_scale = nn.Parameter(scale.to(reference.device, reference.dtype))
-        elif isinstance(old, nn.Conv2d):
-            channels = new.weight_shape[0]
+        else:
             norm = StateBatchNorm2d(
-                channels,
+                new.weight_shape[0],
                 config.mode,
                 every=config.every,
                 eps=config.eps,

@@ -114,7 +114,10 @@ def _expectation(block: Tensor, v: Tensor, T: float) -> Tensor:
 
 
 def expected_weight(A: Tensor, values: Tensor, T: float) -> Tensor:
-    """W_c = sum_i softmax_i(T A) v_i over the first dimension of A."""
+    """W_c = sum_i softmax_i(T A) v_i over the first dimension of A, in the precision of A."""
+    if torch.is_autocast_enabled(A.device.type):
+        with torch.autocast(A.device.type, enabled=False):
+            return _ExpectedWeight.apply(A, values, T)  # type: ignore[no-untyped-call]
     return _ExpectedWeight.apply(A, values, T)  # type: ignore[no-untyped-call]
 
 

@@ -203,6 +203,22 @@ def test_a_module_used_under_two_names_is_replaced_under_both() -> None:
     assert isinstance(network.a, SLBConv2d)
 
 
+def test_a_layer_that_feeds_two_bns_is_for_calibrate() -> None:
+    class Forked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+            self.a, self.b = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.second(self.first(x))
+            return self.a(y) + self.b(y)
+
+    with pytest.raises(ConversionError, match="'second' feeds more than one BN"):
+        quantize(Forked(), 1, norm=PAPER)
+    assert quantize(Forked(), 1).a.mode == "calibrate"
+
+
 def test_linear_layers_on_request() -> None:
     network = resnet20(width=4)
     assert "fc" not in quantisable_layers(network)

@@ -155,6 +155,15 @@ def test_any_dtype(dtype: torch.dtype, bits: int) -> None:
     assert (W_c.double() - exact).abs().max() < tolerance
 
 
+@pytest.mark.parametrize("bits", [1, 4])
+def test_mixed_precision_leaves_W_c_exact(bits: int) -> None:
+    layer = SLBLinear(6, 5, bits=bits)
+    layer.temperature = 50.0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = layer.continuous_weight()
+    assert torch.equal(mixed, layer.continuous_weight())
+
+
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_convolution_uses_W_c_in_train_and_W_q_in_eval(groups: int, mode: str) -> None:
