@@ -55,12 +55,13 @@ class Section(BaseModel):
         return data
 
 
-def _tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
+    """Lists of YAML and JSON are tuples in a frozen configuration."""
     return tuple(value) if isinstance(value, list) else value
 
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
 class NetworkConfig(Section):
@@ -184,7 +185,7 @@ class LrScheduleConfig(Section):
     """The learning rate over training, as shares of it, so that it scales with the epochs."""
 
     name: Literal["constant", "milestones", "cosine", "one_cycle"] = "one_cycle"
-    milestones: Annotated[tuple[Fraction, ...], BeforeValidator(_tuple)] = Field(
+    milestones: Annotated[tuple[Fraction, ...], BeforeValidator(as_tuple)] = Field(
         (0.7, 0.88, 0.95), description="shares of training; the paper's 350, 440, 475 of 500"
     )
     gamma: float = Field(0.1, gt=0.0, le=1.0, description="factor at each milestone")
@@ -279,6 +280,11 @@ class TrialConfig(Section):
         return self.method != "float" and any(w != 32 for w in _widths_of(self.weight_bits))
 
     @property
+    def super_resolution(self) -> bool:
+        """Whether the task is super-resolution, measured by PSNR; otherwise classification."""
+        return bool(DATASETS[self.data.name].details["task"] == "super_resolution")
+
+    @property
     def digest(self) -> str:
         """A short name of exactly this configuration."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:10]
@@ -295,7 +301,7 @@ class TrialConfig(Section):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise _explain(source, error) from None
+            raise explain(source, error) from None
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "configuration") -> TrialConfig:
@@ -353,7 +359,7 @@ def _check_widths(field: str, bits: int | dict[str, int], allowed: tuple[int, ..
             raise ValueError(f"{field} must be one of {(*allowed, 32)} here; got {width}")
 
 
-def _explain(source: str, error: ValidationError) -> ConfigError:
+def explain(source: str, error: ValidationError) -> ConfigError:
     """One sentence of what pydantic found: where, which rule, which value."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")

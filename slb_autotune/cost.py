@@ -20,7 +20,7 @@ from slb_autotune.config import TrialConfig
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import ConfigError
 from slb_autotune.nets import build_network
-from slb_autotune.quant.convert import quantisable_layers, quantize
+from slb_autotune.quant.convert import quantisable_layers, quantize, resolve_bits
 from slb_autotune.quant.slb import SLBLayer
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 
@@ -83,12 +83,10 @@ def bitops(table: pd.DataFrame) -> int:
 def average_weight_bits(network: nn.Module, layers: list[str]) -> float:
     """Mean bits of the weights of `layers`, the ones whose bits can be set."""
     bits = weights = 0
-    for name in layers:
-        layer = network.get_submodule(name)
-        slb = isinstance(layer, SLBLayer)
-        count = layer.weight_shape.numel() if slb else layer.weight.numel()  # type: ignore
+    for layer in (network.get_submodule(name) for name in layers):
+        count = _weight_count(layer)
         weights += count
-        bits += count * (layer.bits if slb else 32)  # type: ignore
+        bits += count * (layer.bits if isinstance(layer, SLBLayer) else 32)
     return bits / weights if weights else 32.0
 
 
@@ -177,6 +175,105 @@ def estimate(config: TrialConfig, info: DataInfo) -> Cost:
         average_weight_bits(network, layers),
         training_bytes(network, config),
     )
+
+
+class CostModel:
+    """Costs of many allocations of one network, by looking up each layer's share.
+
+    The shares are read off networks with the same bits everywhere; a layer's bytes, operations
+    and training memory depend on its own bits alone, so their sums are exact.
+    """
+
+    def __init__(self, info: DataInfo) -> None:
+        self.info = info
+        self._shares: dict[str, _Shares] = {}
+        self._layers: dict[str, list[str]] = {}
+
+    def layers(self, config: TrialConfig) -> list[str]:
+        """The layers whose bits can be set."""
+        key = _network_key(config)
+        if key not in self._layers:
+            self._layers[key] = network_on_meta(config.updated({"weight_bits": 32}), self.info)[1]
+        return self._layers[key]
+
+    def cost(self, config: TrialConfig) -> Cost:
+        """The same as `estimate`, without building the network again."""
+        layers = self.layers(config)
+        weights = resolve_bits("weight_bits", config.weight_bits, layers)
+        inputs = resolve_bits("activation_bits", config.activation_bits, layers)
+        total = _Share()
+        bits = numbers = 0.0
+        for layer in layers:
+            # The activations of a float layer stay float.
+            pair = (weights[layer], 32 if weights[layer] == 32 else inputs[layer])
+            shares = self._uniform(config, pair)
+            total += shares.layers[layer]
+            numbers += shares.weights[layer]
+            bits += shares.weights[layer] * pair[0]
+        total += self._uniform(config, (32, 32)).rest
+        average = bits / numbers if numbers else 32.0
+        return Cost(total.size_bytes, total.bitops, average, total.training_bytes)
+
+    def _uniform(self, config: TrialConfig, pair: tuple[int, int]) -> _Shares:
+        key = f"{_network_key(config)} {pair}"
+        if key not in self._shares:
+            # Going through 32 bits first keeps every step valid, whatever the bits were.
+            plain = config.updated({"weight_bits": 32, "activation_bits": 32})
+            same = plain.updated({"weight_bits": pair[0], "activation_bits": pair[1]})
+            self._shares[key] = _shares(same, self.info)
+        return self._shares[key]
+
+
+@dataclass(frozen=True)
+class _Share:
+    size_bytes: int = 0
+    bitops: int = 0
+    training_bytes: int = 0
+
+    def __add__(self, other: _Share) -> _Share:
+        return _Share(
+            self.size_bytes + other.size_bytes,
+            self.bitops + other.bitops,
+            self.training_bytes + other.training_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """What each layer adds at given bits, with what quantising it brings along, and the rest."""
+
+    layers: dict[str, _Share]
+    weights: dict[str, int]
+    rest: _Share
+
+
+def _network_key(config: TrialConfig) -> str:
+    parts = (config.network, config.method, config.activation, config.keep_float)
+    return repr((*parts, config.norm, config.optimizer.name, config.optimizer.momentum > 0))
+
+
+def _shares(config: TrialConfig, info: DataInfo) -> _Shares:
+    network, layers = network_on_meta(config, info)
+    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    everything = _Share(size_bytes(table), bitops(table), training_bytes(network, config))
+    found: dict[str, _Share] = {}
+    weights: dict[str, int] = {}
+    rest = everything
+    for layer in layers:
+        module = network.get_submodule(layer)
+        own = table[(table["name"] == layer) | table["name"].str.startswith(f"{layer}.")]
+        share = _Share(size_bytes(own), bitops(own), training_bytes(module, config))
+        found[layer] = share
+        weights[layer] = _weight_count(module)
+        rest += _Share(-share.size_bytes, -share.bitops, -share.training_bytes)
+    return _Shares(found, weights, rest)
+
+
+def _weight_count(layer: nn.Module) -> int:
+    if isinstance(layer, SLBLayer):
+        return layer.weight_shape.numel()
+    assert isinstance(layer.weight, Tensor)
+    return layer.weight.numel()
 
 
 def training_bytes(network: nn.Module, config: TrialConfig) -> int:

@@ -192,3 +192,39 @@ SCHEDULES = Registry(
         ),
     ),
 )
+
+SAMPLERS = Registry(
+    "sampler",
+    (
+        Entry(
+            "tpe",
+            "tree-structured Parzen estimator: multivariate, grouped, constant liar",
+            "slb_autotune.search.samplers:tpe",
+        ),
+        Entry(
+            "nsga2",
+            "NSGA-II, a genetic algorithm for two or three objectives",
+            "slb_autotune.search.samplers:nsga2",
+        ),
+        Entry(
+            "nsga3",
+            "NSGA-III, a genetic algorithm for three or four objectives",
+            "slb_autotune.search.samplers:nsga3",
+        ),
+        Entry(
+            "gp",
+            "Gaussian process: few, costly trials",
+            "slb_autotune.search.samplers:gp",
+        ),
+        Entry(
+            "random",
+            "independent draws",
+            "slb_autotune.search.samplers:uniform",
+        ),
+        Entry(
+            "grid",
+            "every combination, in a seeded order",
+            "slb_autotune.search.samplers:grid",
+        ),
+    ),
+)

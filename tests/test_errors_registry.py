@@ -5,12 +5,12 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from slb_autotune import errors
+from slb_autotune import errors, registry
 from slb_autotune.errors import ConfigError, InputError, SlbError, TrainingFailed, nearest
 from slb_autotune.recipes import RECIPES
-from slb_autotune.registry import ACTIVATIONS, DATASETS, METHODS, NETWORKS, SCHEDULES, Registry
+from slb_autotune.registry import DATASETS, NETWORKS, Registry
 
-CODE = (NETWORKS, DATASETS, METHODS, ACTIVATIONS, SCHEDULES)
+CODE = [value for value in vars(registry).values() if isinstance(value, Registry)]
 ENTRIES = [
     pytest.param(entry, id=f"{registry.kind}-{entry.name}")
     for registry in CODE
@@ -80,6 +80,11 @@ def test_a_look_up_error_names_the_nearest_entry(registry: Registry):
 def test_a_name_that_is_not_there_is_not_contained():
     assert "resnet20" in NETWORKS
     assert "resnet21" not in NETWORKS
+
+
+def test_the_registries_are_found():
+    kinds = {"network", "data set", "method", "activation quantiser", "schedule"}
+    assert kinds <= {registry.kind for registry in CODE}
 
 
 def test_entries_are_frozen():

@@ -26,12 +26,10 @@ def test_milestones(step, expected):
     assert lr == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("total", [500, 500 * 391, 500 * 450])
-def test_a_share_that_floats_cannot_hold_still_hits_its_step(total):
-    config = {"name": "milestones", "milestones": (0.7, 0.88, 0.95)}
-    for share, epochs in ((0.7, 350), (0.88, 440), (0.95, 475)):
-        at = epochs * total // 500
-        assert rate(at, total, **config) < rate(at - 1, total, **config), share
+def test_a_share_that_floats_cannot_hold_still_hits_its_step():
+    assert 0.55 * 100 > 55
+    before, after = (rate(step, 100, name="milestones", milestones=(0.55,)) for step in (54, 55))
+    assert (before, after) == pytest.approx((1.0, 0.1))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,9 @@ def test_warmup_rises_in_equal_steps_to_the_peak(name):
     assert rates == pytest.approx([1.0, 2.0, 3.0])
 
 
-@pytest.mark.xfail(strict=True, reason="one_cycle falls back into its own rise after a warmup")
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="one_cycle falls back into its own rise"
+)
 def test_warmup_before_one_cycle_does_not_drop():
     rates = [rate(step, 21, name="one_cycle", warmup=0.1) for step in range(7)]
     assert rates == sorted(rates)

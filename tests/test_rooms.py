@@ -12,12 +12,14 @@ import slb_autotune
 
 PACKAGE = Path(slb_autotune.__file__).parent
 
+# The rooms of the blueprint, also those that are yet to be built.
 ROOMS = [
     "version",
     "errors",
     "registry",
     "config",
     "recipes",
+    "study_config",
     "torchvision_import",
     "quant",
     "nets",
@@ -27,6 +29,11 @@ ROOMS = [
     "optim",
     "run_folder",
     "training",
+    "pareto",
+    "export",
+    "tracking",
+    "search",
+    "report",
     "bench",
     "catalogue",
     "progress",
@@ -71,7 +78,7 @@ def room(module: str) -> str:
 
 
 def test_every_room_is_on_the_list():
-    assert {room(module) for module in FILES} == set(ROOMS)
+    assert {room(module) for module in FILES} - set(ROOMS) == set()
 
 
 @pytest.mark.parametrize("module", FILES)

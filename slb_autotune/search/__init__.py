@@ -1,0 +1,1 @@
+"""Searching: what is tried next, what is stopped, and what a study remembers."""

@@ -1,0 +1,296 @@
+"""A study's life: run, resume, stop; its folder, its lock and its manifest."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import BaseJournalFileLock, JournalFileBackend
+
+from slb_autotune.errors import ConfigError, InputError, nearest
+from slb_autotune.run_folder import write_atomically
+from slb_autotune.search.ledger import Ledger, StudyStopped
+from slb_autotune.search.warm import warm_values
+from slb_autotune.study_config import StudyConfig
+from slb_autotune.version import VERSION
+
+MANIFEST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session of a study ended."""
+
+    ledger: Ledger
+    folder: Path
+    interrupted: bool
+    seconds: float
+
+
+class View:
+    """What a study shows while it runs; this one shows nothing."""
+
+    def start(self, ledger: Ledger) -> None:
+        """Trials are about to run."""
+
+    def update(self) -> None:
+        """Something changed."""
+
+    def stop(self) -> None:
+        """Trials have ended."""
+
+
+class StudyFolder:
+    """The files of one study."""
+
+    def __init__(self, runs: Path, name: str) -> None:
+        self.path = runs / "studies" / name
+        self.config_path = self.path / "study.yaml"
+        self.manifest_path = self.path / "manifest.json"
+        self.journal_path = self.path / "optuna.journal"
+
+    def config(self) -> StudyConfig:
+        """The study as it was last run."""
+        if not self.config_path.exists():
+            known = [path.name for path in self.path.parent.glob("*/")]
+            raise InputError(
+                f"there is no study {self.path.name!r}", nearest(self.path.name, known)
+            )
+        return StudyConfig.from_file(self.config_path)
+
+    def manifest(self) -> dict[str, Any]:
+        """What ties Optuna's, Ray's and MLflow's trials together; empty before the first run."""
+        if not self.manifest_path.exists():
+            return {"version": VERSION, "sessions": [], "trials": {}}
+        manifest: dict[str, Any] = json.loads(self.manifest_path.read_text())
+        return manifest
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the study; the system lets go of it when the process ends, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise InputError(
+                    f"study {self.path.name!r} is being run by {holder}",
+                    "wait for it to end, stop it, or give this study another name.",
+                ) from None
+            file.seek(0)
+            file.truncate()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            yield
+
+
+class _DriverLock(BaseJournalFileLock):
+    """The journal has one writer, the driver that holds the study's lock: no second lock."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def open_storage(config: StudyConfig, files: StudyFolder) -> BaseStorage:
+    """The Optuna storage of a study: a database, or a journal file in its folder."""
+    if config.storage.optuna is not None:
+        try:
+            return RDBStorage(config.storage.optuna)
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"storage.optuna cannot be opened: {reason}",
+                "check the address, and that the database's driver is installed.",
+            ) from error
+    _cut_torn_line(files.journal_path)
+    return JournalStorage(JournalFileBackend(str(files.journal_path), lock_obj=_DriverLock()))
+
+
+def _cut_torn_line(path: Path) -> None:
+    """A driver killed while it wrote leaves a line without an end; what it says never happened."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if end != len(content):
+        with path.open("r+b") as file:
+            file.truncate(end)
+
+
+def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
+    """The books of the study, new or as they were left."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        storage=open_storage(config, files),
+        study_name=config.name,
+        directions=list(config.goals().values()),
+        load_if_exists=True,
+    )
+    return Ledger(config, study, files.path)
+
+
+def run_study(config: StudyConfig, view: View | None = None, *, resume: bool = False) -> Outcome:
+    """Run a study to the end of its budget, or until Ctrl-C."""
+    view = View() if view is None else view
+    files = StudyFolder(Path(config.storage.folder), config.name)
+    if files.config_path.exists() and not resume:
+        raise InputError(
+            f"study {config.name!r} exists already in {files.path}",
+            f"go on with `slb-autotune resume {config.name}`, or give it another name.",
+        )
+    with files.lock():
+        write_atomically(files.config_path, config.to_yaml().encode())
+        ledger = open_ledger(config, files)
+        check_feasible(ledger)
+        if not resume or not ledger.study.user_attrs.get("warm"):
+            _enqueue(ledger, files)
+        return _session(config, files, ledger, view)
+
+
+def _enqueue(ledger: Ledger, files: StudyFolder) -> None:
+    """Put warm starts, or a grid, at the head of the queue; `warm` says that it is whole."""
+    config = ledger.config
+    if not config.points:
+        if config.sampler.name == "grid":
+            ledger.enqueue(ledger.space.grid(), "grid")
+        else:
+            for source, values in warm_values(ledger, files.path):
+                ledger.enqueue([values], source)
+    ledger.study.set_user_attr("warm", True)
+
+
+def _session(config: StudyConfig, files: StudyFolder, ledger: Ledger, view: View) -> Outcome:
+    from slb_autotune.search.tuner import probe_nodes, run_trials, start_ray
+
+    began = time.monotonic()
+    manifest = files.manifest()
+    spent = sum(session["seconds"] for session in manifest["sessions"])
+    slots = slots_of(config)
+    session = {"version": VERSION, "started": time.time(), "seconds": 0.0, "pid": os.getpid()}
+    manifest["sessions"].append(session)
+    written = 0.0
+
+    def write(force: bool = False) -> None:
+        nonlocal written
+        session["seconds"] = time.monotonic() - began
+        if force or time.monotonic() - written > MANIFEST_SECONDS:
+            manifest["trials"] = manifest_rows(ledger)
+            write_atomically(files.manifest_path, json.dumps(manifest, indent=1).encode())
+            written = time.monotonic()
+
+    def changed() -> None:
+        write()
+        view.update()
+
+    with _interruptible() as interrupted:
+
+        def should_stop() -> bool:
+            elapsed = spent + time.monotonic() - began
+            over = config.budget.seconds is not None and elapsed > config.budget.seconds
+            return interrupted() or over or bool(ledger.hopeless())
+
+        write(force=True)
+        started = start_ray(config.storage.ray, slots * config.resources.cpus)
+        try:
+            probe_nodes(files.path)
+            view.start(ledger)
+            run_trials(ledger, files.path, slots, should_stop, changed)
+        finally:
+            view.stop()
+            write(force=True)
+            if started:
+                import ray
+
+                ray.shutdown()
+    if ledger.hopeless():
+        raise StudyStopped(
+            f"every trial failed for the same reason: {ledger.hopeless()}",
+            f"see {files.path / 'trials'} for the workers' errors; mend it, then resume.",
+        )
+    return Outcome(ledger, files.path, interrupted(), time.monotonic() - began)
+
+
+def slots_of(config: StudyConfig) -> int:
+    """Trials at once: as asked, or what fits the machine."""
+    if config.resources.concurrent is not None:
+        return config.resources.concurrent
+    if config.storage.ray is not None:
+        return 1000
+    return max(1, int((os.cpu_count() or 1) / config.resources.cpus))
+
+
+def manifest_rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
+    """Trial number -> where it is and how it stands."""
+    return {
+        str(number): {
+            "optuna": number,
+            "folder": f"trials/{number:05d}",
+            "status": record.status,
+            "attempt": record.attempt,
+            "digest": record.config.digest,
+        }
+        for number, record in ledger.records.items()
+    }
+
+
+def check_feasible(ledger: Ledger) -> None:
+    """Refuse constraints that no allocation can meet."""
+    known = [c for c in ledger.constraints if c.known_before and c.upper]
+    if not known or ledger.config.points:
+        return
+    least = least_config(ledger)
+    metrics = ledger.costs.cost(least).metrics()
+    for constraint in known:
+        if constraint.violation(metrics[constraint.metric]) > 0:
+            raise ConfigError(
+                f"no allocation can meet {constraint}: the least is "
+                f"{metrics[constraint.metric]:,.0f}",
+                "raise the limit, allow fewer bits, or narrow the network.",
+            )
+
+
+def least_config(ledger: Ledger) -> Any:
+    """The trial with the fewest bits that the space allows."""
+    values: dict[str, Any] = {}
+    for dimension in ledger.space.dimensions:
+        if "/" in dimension.name:
+            values[dimension.name] = min(dimension.distribution.choices)  # type: ignore[attr-defined]
+        elif dimension.name == "network.width":
+            choices = getattr(dimension.distribution, "choices", None)
+            low = getattr(dimension.distribution, "low", None)
+            values[dimension.name] = min(choices) if choices else low
+    return ledger.space.config(values)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks the study to stop; the second ends the process at once."""
+    asked = False
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(130)
+        asked = True
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

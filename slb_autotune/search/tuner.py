@@ -1,0 +1,234 @@
+"""The Ray part of a study: a searcher, a scheduler and a trainable, each thin.
+
+The searcher and the scheduler hold the ledger, which lives on the driver: they are never pickled
+with it, and a study is never restored from Ray's own files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+
+import ray
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import Searcher
+
+from slb_autotune.errors import ConfigError
+from slb_autotune.search.ledger import Ledger
+from slb_autotune.search.work import Order, TrialWork
+
+OnChange = Callable[[], None]
+
+
+class TrialTrainable(tune.Trainable):
+    """Trains trials one after the other in the same process; a step is an epoch."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.work = TrialWork(Order.from_mapping(config["order"]))
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        row = self.work.next_epoch()
+        return {**row, "done": row["status"] in ("done", "failed")}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """A trial's checkpoints are its own, in its folder."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Likewise: the folder is read when the work begins."""
+
+
+class LedgerSearcher(Searcher):
+    """Gives Ray the ledger's orders, unfinished trials first, and takes the ends back."""
+
+    def __init__(self, ledger: Ledger, changed: OnChange) -> None:
+        super().__init__(metric=ledger.goals.metrics[0], mode="max")
+        self.ledger, self.changed = ledger, changed
+        self.unfinished = [record.number for record in ledger.with_status("running")]
+        self.numbers: dict[str, int] = {}
+        self.stopping = False
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self.stopping:
+            return str(Searcher.FINISHED)
+        if self.unfinished:
+            number = self.unfinished.pop(0)
+            order = self.ledger.take_up(number)
+        else:
+            found = self.ledger.next_order()
+            if found is None:
+                return str(Searcher.FINISHED)
+            number, order = found
+        self.numbers[trial_id] = number
+        self.changed()
+        return {"order": order.to_mapping(), "number": number}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        number = self.numbers.pop(trial_id)
+        if error:
+            self.ledger.fail(number, "the worker process died")
+        elif result is not None and result.get("status") in ("done", "failed"):
+            self.ledger.finish(number, result)
+        self.changed()
+
+    def save(self, checkpoint_path: str) -> None:
+        """Optuna's storage is the truth; there is nothing else to save."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Likewise."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class RungScheduler(FIFOScheduler):  # type: ignore[misc]
+    """Asks the ledger at every rung whether a trial may go on."""
+
+    def __init__(self, ledger: Ledger, changed: OnChange) -> None:
+        super().__init__()
+        self.ledger, self.changed = ledger, changed
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        decision = str(self.CONTINUE)
+        if result.get("status") == "rung":
+            goes_on = self.ledger.record_rung(trial.config["number"], result["rung"], result)
+            decision = str(self.CONTINUE if goes_on else self.STOP)
+        self.changed()
+        return decision
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class StudyStopper(tune.Stopper):  # type: ignore[misc]
+    """Ends everything when the study asks for it."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self.should_stop = should_stop
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.should_stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def run_trials(
+    ledger: Ledger, folder: Path, slots: int, should_stop: Callable[[], bool], changed: OnChange
+) -> None:
+    """Train the ledger's orders until there are no more, or until it is told to stop."""
+    searcher = LedgerSearcher(ledger, changed)
+    resources = ledger.config.resources
+
+    def stop() -> bool:
+        searcher.stopping = should_stop()
+        return searcher.stopping
+
+    def needs(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        return tune.PlacementGroupFactory(
+            [{"CPU": resources.cpus, "GPU": gpu_share(ledger, config)}]
+        )
+
+    tuner = tune.Tuner(
+        tune.with_resources(TrialTrainable, needs),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=RungScheduler(ledger, changed),
+            num_samples=-1,
+            max_concurrent_trials=slots,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=f"session-{int(time.time())}",
+            storage_path=str((folder / "ray").absolute()),
+            verbose=0,
+            stop=StudyStopper(stop),
+            failure_config=tune.FailureConfig(max_failures=resources.retries),
+        ),
+    )
+    tuner.fit()
+
+
+def gpu_share(ledger: Ledger, config: dict[str, Any]) -> float:
+    """The share of a GPU that a trial gets; `auto` derives it from the memory it needs."""
+    asked = ledger.config.resources.gpus
+    if asked != "auto":
+        return float(asked)
+    record = ledger.records[config["number"]]
+    needed = 2 * ledger.costs.cost(record.config).training_bytes + 2**30
+    return min(1.0, max(0.05, needed / _gpu_memory()))
+
+
+def _gpu_memory() -> float:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "resources.gpus: auto needs a GPU on the driver's machine", "give a number instead."
+        )
+    return float(torch.cuda.get_device_properties(0).total_memory)
+
+
+def start_ray(address: str | None, cpus: float) -> bool:
+    """Connect to a cluster or start Ray here; whether we started it."""
+    if ray.is_initialized():
+        return False
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    if address is None:
+        ray.init(address="local", num_cpus=max(1, round(cpus)), **quiet)
+    else:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
+                "start one with `ray start --head`, or leave storage.ray out.",
+            ) from error
+    return address is None
+
+
+def probe_nodes(folder: Path) -> None:
+    """On a cluster, check that every node can write into the run folder before the first trial."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) < 2:
+        return
+
+    @ray.remote(num_cpus=0)
+    def write(path: str) -> bool:
+        probe = Path(path)
+        probe.write_text("")
+        return probe.exists()
+
+    for node in nodes:
+        name = node["NodeID"]
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(name, soft=False)
+        path = folder / f".probe-{name}"
+        try:
+            ray.get(write.options(scheduling_strategy=where).remote(str(path.absolute())))
+        except Exception as error:
+            raise ConfigError(
+                f"node {node['NodeManagerAddress']} cannot write to {folder}",
+                "storage.folder must be a folder that all nodes share.",
+            ) from error
+        if not path.exists():
+            raise ConfigError(
+                f"node {node['NodeManagerAddress']} writes to a {folder} of its own",
+                "storage.folder must be a folder that all nodes share.",
+            )
+        path.unlink()

@@ -1,0 +1,94 @@
+"""Warm starts: the trials that a study begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import CategoricalDistribution
+
+from slb_autotune.search.ledger import Ledger
+
+UNIFORM_BITS = (1, 2, 4)
+PAPER = {"temperature.T_s": 0.01, "temperature.T_e": 10.0, "temperature.schedule": "exp"}
+
+
+def warm_values(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it comes from, parameters) of each first trial; what they leave out is drawn.
+
+    The uniform allocations come first, then the paper's schedule at the fewest bits, then what a
+    sensitivity analysis found, then the trials of an earlier study.
+    """
+    warm = ledger.config.warm_start
+    if warm.uniform:
+        for bits in UNIFORM_BITS:
+            values = _fixed(ledger, bits)
+            if values and _allowed(ledger, values):
+                yield f"uniform {bits} bit", values
+    if warm.paper:
+        values = {name: value for name, value in PAPER.items() if _holds(ledger, name, value)}
+        if values:
+            yield "paper", {**values, **_fixed(ledger, 1)}
+    if warm.sensitivity:
+        yield from _from_sensitivity(ledger, folder)
+    if warm.study is not None:
+        yield from _from_study(ledger, warm.study)
+
+
+def _fixed(ledger: Ledger, bits: int) -> dict[str, Any]:
+    """The same bits for all weights, where weights are searched and have that choice."""
+    return {
+        dimension.name: bits
+        for dimension in ledger.space.dimensions
+        if dimension.name.startswith("weight_bits/")
+        and isinstance(dimension.distribution, CategoricalDistribution)
+        and bits in dimension.distribution.choices
+    }
+
+
+def _allowed(ledger: Ledger, values: dict[str, Any]) -> bool:
+    cost = ledger.costs.cost(ledger.space.config(values))
+    return not ledger.violations(cost)[1]
+
+
+def _holds(ledger: Ledger, name: str, value: Any) -> bool:
+    from slb_autotune.search.space import contains
+
+    found = [d for d in ledger.space.dimensions if d.name == name]
+    return bool(found) and contains(found[0].distribution, value)
+
+
+def _from_sensitivity(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+
+    dimensions = [d for d in ledger.space.dimensions if d.name.startswith("weight_bits/")]
+    if not dimensions:
+        return
+    choices = sorted({b for d in dimensions for b in d.distribution.choices})  # type: ignore[attr-defined]
+    table = measure_sensitivity(ledger.base, choices, folder=folder / "sensitivity")
+    for allocation in best_allocations(table, ledger.config.warm_start.sensitivity):
+        values = {f"weight_bits/{layer}": bits for layer, bits in allocation.items()}
+        names = {d.name for d in dimensions}
+        if names == values.keys() and _allowed(ledger, values):
+            yield "sensitivity", values
+
+
+def _from_study(ledger: Ledger, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The best trials of an earlier study, mapped by parameter name."""
+    from slb_autotune.search.study import StudyFolder, open_ledger
+
+    runs = Path(ledger.config.storage.folder)
+    files = StudyFolder(runs, name)
+    earlier = open_ledger(files.config(), files)
+    names = {dimension.name: dimension.distribution for dimension in ledger.space.dimensions}
+    from slb_autotune.search.space import contains
+
+    for record in earlier.front():
+        values = {
+            key: value
+            for key, value in record.params.items()
+            if key in names and contains(names[key], value)
+        }
+        if values:
+            yield f"study {name}", values
