@@ -47,14 +47,21 @@ def _fields(section: type[Section], prefix: str) -> dict[str, str]:
     return rows
 
 
+def _result(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {"status": "unfinished"}
+    try:
+        result = json.loads(path.read_text())
+    except ValueError:
+        result = None
+    return result if isinstance(result, dict) and "status" in result else {"status": "damaged"}
+
+
 def run_rows(runs: Path) -> dict[str, str]:
     """Run -> how it ended, newest last."""
     rows = {}
     for folder in sorted((runs / "trials").glob("*/"), key=lambda path: path.stat().st_mtime):
-        path = folder / "result.json"
-        result: dict[str, Any] = {"status": "unfinished"}
-        if path.exists():
-            result = json.loads(path.read_text())
+        result = _result(folder / "result.json")
         metrics = result.get("metrics", {})
         score = {name: metrics[name] for name in ("val_accuracy", "val_psnr") if name in metrics}
         parts = [result["status"], *(f"{name} {value:.2f}" for name, value in score.items())]

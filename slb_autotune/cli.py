@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -49,6 +50,9 @@ def main() -> None:
     except SlbError as error:
         _complain(error.message, error.hint)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _complain("stopped", "")
+        sys.exit(130)
     except OSError as error:
         _complain(str(error), "check the path, the disk's space and its permissions.")
         sys.exit(1)
@@ -156,9 +160,7 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
     from slb_autotune.run_folder import RunFolder
 
     files = RunFolder(folder)
-    if fresh:
-        files.clear()
-    earlier = files.result()
+    earlier = None if fresh else files.result()
     view = TrainingView(config)
     if earlier is not None and earlier["status"] == "done":
         files.open(config)
@@ -167,7 +169,9 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
     else:
         try:
             with view:
-                result = training.train(config, view.report, folder=folder, progress=view.progress)
+                result = training.train(
+                    config, view.report, folder=folder, fresh=fresh, progress=view.progress
+                )
         except KeyboardInterrupt:
             _complain(
                 f"stopped in epoch {view.epoch}; whole epochs are kept in {folder}",
@@ -193,7 +197,14 @@ def evaluate(
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure a finished run on the test set, which training and search never see."""
+    """Measure a finished run on the test set, which training and search never see.
+
+    Examples:
+
+      slb-autotune evaluate slb-runs/trials/NAME
+
+      slb-autotune evaluate NAME --layers
+    """
     folder = _find_run(run, runs)
     from slb_autotune import training
 
@@ -204,15 +215,19 @@ def evaluate(
     if as_json:
         _print_json({"folder": str(folder), "metrics": metrics})
         return
+    width = max(map(len, metrics))
     for name, value in metrics.items():
-        typer.echo(f"{name:28} {value:,.3f}".rstrip("0").rstrip("."))
+        typer.echo(f"{name:{width}}  {value:,.3f}".rstrip("0").rstrip("."))
 
 
 @app.command()
 def validate(
     file: Annotated[Path, typer.Argument(help="A trial's YAML file.")], as_json: JsonFlag = False
 ) -> None:
-    """Check a file without running it; exit code 2 where a rule is broken."""
+    """Check a file without running it; exit code 2 where a rule is broken.
+
+    Example: slb-autotune validate my.yaml
+    """
     from slb_autotune.config import TrialConfig
 
     config = TrialConfig.from_file(file)
@@ -233,7 +248,10 @@ def list_(
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what can be chosen by name, one line each; without KIND all of it but runs."""
+    """Show what can be chosen by name, one line each; without KIND all but fields and runs.
+
+    Examples: slb-autotune list recipes, slb-autotune list fields, slb-autotune list runs
+    """
     from slb_autotune.catalogue import catalogue, run_rows
 
     tables = catalogue()
@@ -270,7 +288,10 @@ def step(
     batch_size: Annotated[int, typer.Option(help="Images in a step.")] = 100,
     as_json: JsonFlag = False,
 ) -> None:
-    """SLB step / float step, our float step / a plain one, and peak memory."""
+    """SLB step / float step, our float step / a plain one, and peak memory.
+
+    Example: slb-autotune bench step --network resnet20 --seconds 60
+    """
     from slb_autotune import bench
 
     networks = network or ["resnet20", "vgg_small"]
@@ -286,7 +307,10 @@ def epoch(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """A training epoch with augmentation / the sum of its bare steps."""
+    """A training epoch with augmentation / the sum of its bare steps.
+
+    Example: slb-autotune bench epoch --root ./data --images 5000
+    """
     from slb_autotune import bench
 
     _print_table(bench.epoch(images, rounds, root), as_json)
@@ -352,4 +376,13 @@ def _print_table(table: pd.DataFrame, as_json: bool) -> None:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
+    typer.echo(json.dumps(_without_nan(value), indent=2))
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

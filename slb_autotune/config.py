@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -28,6 +29,7 @@ from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.registry import ACTIVATIONS, DATASETS, METHODS, NETWORKS, SCHEDULES
 
 BIT_WIDTHS = (1, 2, 3, 4, 8, 32)
+BIT_FIELDS = ("weight_bits", "activation_bits")
 
 SHORT_NAMES = {
     "T_s": "temperature.T_s",
@@ -50,8 +52,14 @@ class Section(BaseModel):
         if isinstance(data, Mapping):
             known = [*cls.model_fields, *(SHORT_NAMES if cls.__name__ == "TrialConfig" else ())]
             for key in data:
-                if key not in cls.model_fields:
-                    raise ConfigError(f"unknown key {key!r}", nearest(str(key), known))
+                if key in cls.model_fields:
+                    continue
+                if key in known:
+                    hint = (
+                        f"it is short for {SHORT_NAMES[key]}; TrialConfig.from_mapping takes it."
+                    )
+                    raise ConfigError(f"unknown key {key!r}", hint)
+                raise ConfigError(f"unknown key {key!r}", nearest(str(key), known))
         return data
 
 
@@ -60,7 +68,32 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+class FrozenMap(dict[str, Any]):
+    """A mapping inside a frozen configuration: it cannot be changed either."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("a configuration is frozen; make a changed copy with updated()")
+
+    __setitem__ = __delitem__ = update = pop = popitem = clear = setdefault = __ior__ = _refuse
+
+    def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Any]]]:
+        return FrozenMap, (dict(self),)
+
+    def __deepcopy__(self, memo: object) -> FrozenMap:
+        return self
+
+
+def _freeze(value: Any) -> Any:
+    return FrozenMap(value) if isinstance(value, dict) else value
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Bits = Annotated[int | dict[str, int], AfterValidator(_freeze)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
@@ -74,8 +107,9 @@ class NetworkConfig(Section):
     width: int | None = Field(
         None, ge=1, description="channels of the first stage; none: as published"
     )
-    options: dict[str, bool | int | float | str] = Field(
-        default_factory=dict, description="further keyword arguments of the network's function"
+    options: Annotated[dict[str, bool | int | float | str], AfterValidator(_freeze)] = Field(
+        default_factory=FrozenMap,
+        description="further keyword arguments of the network's function",
     )
 
     @field_validator("name")
@@ -93,7 +127,7 @@ class DataConfig(Section):
     val_fraction: float = Field(
         0.1, ge=0.0, lt=1.0, description="share of the training set kept for validation; 0: none"
     )
-    split_seed: int = Field(0, ge=0, description="seed of the validation split")
+    split_seed: Seed = Field(0, description="seed of the validation split")
     train_images: int | None = Field(
         None, ge=1, description="use only so many images of the training part, drawn by split_seed"
     )
@@ -119,8 +153,8 @@ class TemperatureConfig(Section):
     """
 
     schedule: str = Field("exp", description="linear, sin, exp or cosine")
-    T_s: float = Field(0.01, gt=0.0, description="T at the start")
-    T_e: float = Field(1000.0, gt=0.0, description="T at the end")
+    T_s: float = Field(0.01, gt=0.0, le=1e9, description="T at the start")
+    T_e: float = Field(1000.0, gt=0.0, le=1e9, description="T at the end")
     flat_until: Fraction = Field(0.0, description="T stays T_s before this share of training")
     flat_from: Fraction = Field(1.0, description="T stays T_e after this share of training")
     update: Literal["iteration", "epoch"] = Field("iteration", description="when T changes")
@@ -159,11 +193,11 @@ class NormConfig(Section):
 class OptimizerConfig(Section):
     """How parameters move."""
 
-    name: Literal["sgd", "adam"] = "sgd"
+    name: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam")
     lr: float = Field(0.1, gt=0.0, description="learning rate, the peak where it changes")
     momentum: float = Field(0.9, ge=0.0, lt=1.0, description="sgd only")
     nesterov: bool = Field(False, description="sgd only")
-    weight_decay: float = Field(1e-4, ge=0.0)
+    weight_decay: float = Field(1e-4, ge=0.0, description="of all parameters but A")
     decay_logits: bool = Field(
         False,
         description="whether weight decay touches A; no by default, since only T times A matters "
@@ -172,7 +206,7 @@ class OptimizerConfig(Section):
     clip: Literal["none", "norm", "value", "vdsr"] = Field(
         "none", description="gradient clipping; vdsr: each value to +-clip_limit/lr"
     )
-    clip_limit: float = Field(0.4, gt=0.0)
+    clip_limit: float = Field(0.4, gt=0.0, description="the limit of gradient clipping")
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> OptimizerConfig:
@@ -184,12 +218,20 @@ class OptimizerConfig(Section):
 class LrScheduleConfig(Section):
     """The learning rate over training, as shares of it, so that it scales with the epochs."""
 
-    name: Literal["constant", "milestones", "cosine", "one_cycle"] = "one_cycle"
+    name: Literal["constant", "milestones", "cosine", "one_cycle"] = Field(
+        "one_cycle", description="constant, milestones, cosine or one_cycle"
+    )
     milestones: Annotated[tuple[Fraction, ...], BeforeValidator(as_tuple)] = Field(
         (0.7, 0.88, 0.95), description="shares of training; the paper's 350, 440, 475 of 500"
     )
     gamma: float = Field(0.1, gt=0.0, le=1.0, description="factor at each milestone")
     warmup: float = Field(0.0, ge=0.0, lt=1.0, description="share of training with a linear rise")
+
+    @model_validator(mode="after")
+    def _one_cycle_has_its_own_rise(self) -> LrScheduleConfig:
+        if self.name == "one_cycle" and self.warmup > 0:
+            raise ValueError("one_cycle has a rise of its own; set warmup to 0")
+        return self
 
     @field_validator("milestones")
     @classmethod
@@ -211,13 +253,13 @@ class InitConfig(Section):
 class TrialConfig(Section):
     """One training run, whole: two equal configurations give the same numbers."""
 
-    network: NetworkConfig = NetworkConfig()
-    data: DataConfig = DataConfig()
+    network: Annotated[NetworkConfig, BeforeValidator(_by_name)] = NetworkConfig()
+    data: Annotated[DataConfig, BeforeValidator(_by_name)] = DataConfig()
     method: str = Field("slb", description="how weights are quantised")
-    weight_bits: int | dict[str, int] = Field(
+    weight_bits: Bits = Field(
         1, description="for all layers, or a mapping from layer name (or pattern) to bits"
     )
-    activation_bits: int | dict[str, int] = Field(32, description="the same for activations")
+    activation_bits: Bits = Field(32, description="the same for activations")
     activation: str = Field("dorefa", description="the activation quantiser: dorefa, pact, sign")
     keep_float: Names | None = Field(
         None, description="layers that stay float; none: what the network itself asks for"
@@ -227,12 +269,14 @@ class TrialConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     lr_schedule: LrScheduleConfig = LrScheduleConfig()
     init: InitConfig = InitConfig()
-    label_smoothing: float = Field(0.0, ge=0.0, lt=1.0)
-    epochs: int = Field(20, ge=1)
-    batch_size: int = Field(100, ge=1)
-    seed: int = Field(0, ge=0)
-    threads: int = Field(1, ge=1, description="CPU threads; numbers are the same at equal threads")
-    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    label_smoothing: float = Field(0.0, ge=0.0, lt=1.0, description="of cross-entropy")
+    epochs: int = Field(20, ge=1, description="passes over the training set")
+    batch_size: int = Field(100, ge=1, description="examples in a step")
+    seed: Seed = Field(0, description="of weights, order and augmentation")
+    threads: int = Field(
+        1, ge=1, le=1024, description="CPU threads; numbers are the same at equal threads"
+    )
+    device: str = Field("auto", description="auto, cpu, mps, cuda or cuda:N")
     amp: Literal["off", "bf16", "fp16"] = Field("off", description="mixed precision")
     channels_last: bool = Field(
         True, description="memory format of networks and images; a sixth faster on a CPU"
@@ -242,6 +286,13 @@ class TrialConfig(Section):
     @classmethod
     def _float_has_32_bits(cls, data: Any) -> Any:
         return _float_defaults(data) if isinstance(data, Mapping) else data
+
+    @field_validator("device")
+    @classmethod
+    def _device_word(cls, device: str) -> str:
+        if re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", device) is None:
+            raise ValueError(f"device must be auto, cpu, mps, cuda or cuda:N; got {device!r}")
+        return device
 
     @field_validator("weight_bits", "activation_bits")
     @classmethod
@@ -292,9 +343,13 @@ class TrialConfig(Section):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], source: str = "configuration") -> TrialConfig:
         """Check `values`, nested or dotted, and freeze them."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(
+                f"{source} must be a mapping of fields; got a {type(values).__name__}"
+            )
         try:
             text = json.dumps(nest(values))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{source}: {error}", "use numbers, words, lists and maps."
             ) from None
@@ -320,23 +375,37 @@ class TrialConfig(Section):
         return cls.from_yaml(read_text(path), str(path))
 
     def to_mapping(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
         return self.model_dump(mode="json")
+
+    def flat(self) -> dict[str, Any]:
+        """Every field by its dotted name."""
+        values: dict[str, Any] = {}
+        for name, value in self.to_mapping().items():
+            if name in _SECTIONS:
+                values |= {f"{name}.{key}": inner for key, inner in value.items()}
+            else:
+                values[name] = value
+        return values
 
     def to_json(self) -> str:
         return json.dumps(self.to_mapping(), sort_keys=True)
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.to_mapping(), sort_keys=False)
+        return yaml.dump(self.to_mapping(), Dumper=_Dumper, sort_keys=False)
 
     def replace(self, **values: Any) -> TrialConfig:
         """A copy with some fields changed; nested ones as `optimizer={"lr": 0.1}`."""
         return self.updated(values)
 
     def updated(self, values: Mapping[str, Any]) -> TrialConfig:
-        """A copy with some fields changed, by nested, dotted or short names."""
-        change = _float_defaults(nest(values))
+        """A copy with some fields changed, by nested, dotted or short names.
+
+        A map of bits replaces the old bits; `weight_bits.LAYER` changes that layer alone.
+        """
         base = self.to_mapping()
-        for field in ("weight_bits", "activation_bits"):
+        change = _float_defaults(nest(values, base))
+        for field in BIT_FIELDS:
             if field in change:
                 base.pop(field)
         return TrialConfig.from_mapping(_merge(base, change))
@@ -356,14 +425,19 @@ def _widths_of(bits: int | dict[str, int]) -> list[int]:
 def _check_widths(field: str, bits: int | dict[str, int], allowed: tuple[int, ...]) -> None:
     for width in _widths_of(bits):
         if width != 32 and width not in allowed:
-            raise ValueError(f"{field} must be one of {(*allowed, 32)} here; got {width}")
+            words = ", ".join(map(str, sorted({*allowed, 32})))
+            raise ValueError(f"{field} must be one of {words} here; got {width}")
+
+
+# The alternatives of a union, which pydantic adds to the place of an error.
+_UNION_TAGS = frozenset({"int", "float", "str", "bool", "dict[str,int]"})
 
 
 def explain(source: str, error: ValidationError) -> ConfigError:
     """One sentence of what pydantic found: where, which rule, which value."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
-    where = ".".join(str(part) for part in first["loc"] if part not in ("int", "dict[str,int]"))
+    where = ".".join(str(part) for part in first["loc"] if str(part) not in _UNION_TAGS)
     prefix = f"{source}: {where}: " if where else f"{source}: "
     if isinstance(cause, ConfigError):
         return ConfigError(prefix + cause.message, cause.hint)
@@ -376,22 +450,29 @@ class _Loader(yaml.SafeLoader):
     """YAML as people write it: 1e-3 is a number, and a key may not stand twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: list[Any] = []
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=deep)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
                 )
-            seen.add(key)
+            seen.append(key)
         return super().construct_mapping(node, deep=deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
+class _Dumper(yaml.SafeDumper):
+    """Quotes the words that `_Loader` would read as numbers."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
@@ -420,20 +501,36 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Turn dotted and short names into nested mappings: {"lr": 1} -> {"optimizer": {"lr": 1}}.
 
-    A layer's name has dots of its own: `weight_bits.layer1.0.conv1` splits once.
+    `weight_bits.layer1.0.conv1` (a layer's name has dots of its own) adds to the bits given
+    beside it, or else to those of `base`.
     """
     result: dict[str, Any] = {}
+    single: list[tuple[str, str, Any]] = []
+    seen: set[str] = set()
     for name, value in values.items():
         if not isinstance(name, str):
             raise ConfigError(f"a field's name must be a word; got {name!r}")
         name = SHORT_NAMES.get(name, name)
-        parts = name.split(".", 1) if name.startswith(_BIT_FIELDS) else name.split(".")
-        for part in reversed(parts):
+        field, dot, rest = name.partition(".")
+        if name in seen or (
+            field != name
+            and isinstance(values.get(field), Mapping)
+            and (rest in values[field] and field not in BIT_FIELDS)
+        ):
+            raise ConfigError(f"{name} is given twice", "give it once.")
+        seen.add(name)
+        if field in BIT_FIELDS and dot:
+            single.append((field, rest, value))
+            continue
+        for part in reversed(name.split(".")):
             value = {part: value}
         result = _merge(result, value)
+    for field, layer, bits in single:
+        start = result.get(field, (base or {}).get(field, {}))
+        result[field] = {**(start if isinstance(start, Mapping) else {"*": start}), layer: bits}
     return result
 
 
@@ -447,4 +544,8 @@ def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-_BIT_FIELDS = ("weight_bits.", "activation_bits.")
+_SECTIONS = frozenset(
+    name
+    for name, field in TrialConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+)

@@ -55,5 +55,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, words, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    shown = ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
-    return f"known: {shown}." if words else "none is known."
+    if not words:
+        return "none is known."
+    return f"known: {', '.join(words[:20])}" + (", ..." if len(words) > 20 else ".")

@@ -18,7 +18,12 @@ def resolve_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"there is no device {name!r} here", "use device: auto or cpu."
+        ) from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"there is no device {name!r} here", "use device: auto or cpu.")
     if device.type == "mps" and not torch.backends.mps.is_available():

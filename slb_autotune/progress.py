@@ -73,10 +73,11 @@ class TrainingView:
         self._row = row
         if not self.live:
             line = f"epoch {row['epoch']}/{self.config.epochs}  loss {row['train_loss']:.4f}"
-            if self.config.quantises:
+            if "quantization_gap" in row:
                 line += f"  T {row['temperature']:.4g}"
             left = row["seconds"] * (self.config.epochs - row["epoch"])
-            print(f"{line}  {self._scores()}  {left:.0f} s left", file=sys.stderr, flush=True)  # noqa: T201
+            parts = [line, self._scores(), f"{left:.0f} s left"]
+            print("  ".join(filter(None, parts)), file=sys.stderr, flush=True)  # noqa: T201
 
     def _scores(self) -> str:
         names = {"val_accuracy": "acc", "val_psnr": "PSNR", "quantization_gap": "gap"}
@@ -93,7 +94,8 @@ def summary_lines(
     config: TrialConfig, metrics: Mapping[str, float], float_bytes: int
 ) -> list[str]:
     """The result of a run in a few aligned lines; `float_bytes` is the float network's size."""
-    lines = [f"network    {config.network.name} on {config.data.name}, {config.epochs} epochs"]
+    epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
+    lines = [f"network    {config.network.name} on {config.data.name}, {epochs}"]
     bits = [
         "mixed" if isinstance(value, dict) else str(value)
         for value in (config.weight_bits, config.activation_bits)
@@ -107,12 +109,12 @@ def summary_lines(
                 line += f" (continuous weights: {continuous:.2f} {unit})"
             lines.append(line)
     size = f"size       {metrics['size_bytes']:,.0f} bytes"
-    if config.quantises:
+    if "quantization_gap" in metrics:
         ratio = float_bytes / metrics["size_bytes"]
         size += f", {ratio:.1f} times smaller than in 32 bits"
     lines.append(size)
     lines.append(f"bitops     {metrics['bitops'] / 1e6:,.1f} million an image")
-    if config.quantises:
+    if "quantization_gap" in metrics:
         lines.append(
             f"weights    {metrics['frozen_fraction']:.1%} frozen, "
             f"mean gap |W_q - W_c| {metrics['quantization_gap']:.4f} at T = "

@@ -16,7 +16,7 @@ _PAPER_LR = {"name": "milestones", "milestones": [0.7, 0.88, 0.95], "gamma": 0.1
 
 
 def _recipe(name: str, summary: str, **config: Any) -> Entry:
-    return Entry(name, summary, "", config)
+    return Entry(name, summary, "slb_autotune.recipes:recipe", config)
 
 
 RECIPES = Registry(

@@ -79,7 +79,14 @@ class RunFolder:
         """How the run ended, or None where it has not."""
         if not self.result_path.exists():
             return None
-        result: dict[str, Any] = json.loads(read_text(self.result_path))
+        try:
+            result = json.loads(read_text(self.result_path))
+        except ValueError as error:
+            result = error
+        if not isinstance(result, dict) or "status" not in result:
+            raise CheckpointError(
+                f"{self.result_path} is damaged", "delete it: the run then goes on."
+            )
         return result
 
 
@@ -91,7 +98,7 @@ def load_tensors(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"there is no checkpoint {path}", "check the path.") from None
     except Exception as error:  # torch raises many kinds on a damaged file
         raise CheckpointError(
-            f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}",
+            f"{path} cannot be read as a checkpoint",
             "delete the file to start again, or give another one.",
         ) from error
     if not isinstance(state, dict):
@@ -101,25 +108,15 @@ def load_tensors(path: Path) -> dict[str, Any]:
 
 def check_same(config: TrialConfig, found: TrialConfig, where: str) -> None:
     """Refuse to go on with a run of another configuration."""
-    ours, theirs = _flat(config.to_mapping()), _flat(found.to_mapping())
-    different = [name for name in ours if ours[name] != theirs.get(name)]
+    ours, theirs = config.flat(), found.flat()
+    different = [name for name in ours if ours[name] != theirs[name]]
     if different:
         name = different[0]
         raise CheckpointError(
             f"{where} holds a run of another configuration: "
-            f"{name} is {theirs.get(name)!r} there, {ours[name]!r} here",
+            f"{name} is {theirs[name]!r} there, {ours[name]!r} here",
             "choose another folder.",
         )
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from slb_autotune.config import (
+    BIT_FIELDS,
     BIT_WIDTHS,
     SHORT_NAMES,
     Section,
@@ -40,7 +41,6 @@ METRICS = (
     "seconds",
 )
 KNOWN_BEFORE = ("size_bytes", "bitops", "average_weight_bits")
-BIT_FIELDS = ("weight_bits", "activation_bits")
 
 Scalar = bool | int | float | str
 Range = Annotated[tuple[float, float], BeforeValidator(as_tuple)]
@@ -276,7 +276,7 @@ class StudyConfig(Section):
             assert ends is not None
             tries = list(ends)
         for other in parameter.when:
-            known = [*self.space, *SHORT_NAMES, *_dotted(base)]
+            known = [*self.space, *SHORT_NAMES, *base.flat()]
             if other not in known:
                 raise ConfigError(
                     f"space.{name}.when: unknown field {other!r}", nearest(other, known)
@@ -330,13 +330,6 @@ def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(result.get(name), list):
             result[name] = tuple(result[name])
     return result
-
-
-def _dotted(config: TrialConfig) -> list[str]:
-    names: list[str] = []
-    for name, value in config.to_mapping().items():
-        names += [f"{name}.{key}" for key in value] if isinstance(value, dict) else [name]
-    return names
 
 
 def _check_value(

@@ -29,7 +29,12 @@ from slb_autotune.machine import check_precision, free_memory, isolated, resolve
 from slb_autotune.nets import build_network
 from slb_autotune.optim import clip_gradients, learning_rate, make_optimizer
 from slb_autotune.quant.convert import quantize
-from slb_autotune.quant.diagnostics import all_codes, layer_diagnostics, set_temperature
+from slb_autotune.quant.diagnostics import (
+    all_codes,
+    layer_diagnostics,
+    set_temperature,
+    slb_layers,
+)
 from slb_autotune.quant.schedules import temperature
 from slb_autotune.quant.state_norm import calibrate, eps_share, state_norms
 from slb_autotune.quant.states import network_state
@@ -65,12 +70,14 @@ def train(
     report: Report | None = None,
     *,
     folder: Path | str | None = None,
+    fresh: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> TrainResult:
     """Train the network that `config` describes.
 
     `report(**metrics)` is called after every epoch. With a `folder` the run can be killed at any
-    moment: the same call goes on from the last whole epoch.
+    moment: the same call goes on from the last whole epoch. `fresh` forgets what the folder holds,
+    once it is sure that the new run can start.
     """
     device = resolve_device(config.device)
     check_precision(config, device)
@@ -80,10 +87,13 @@ def train(
     if available is not None:
         check_memory(cost, available, str(device))
     files = None if folder is None else RunFolder(folder)
-    if files is not None:
+    if files is not None and not fresh:
         files.open(config)
     with isolated(config.threads, device):
         trial = Trial(config, info, device)
+        if files is not None and fresh:
+            files.clear()
+            files.open(config)
         trial.start(files)
         for epoch in range(trial.epochs_done, config.epochs):
             try:
@@ -115,6 +125,7 @@ class Trial:
         self.steps = self.train_split.steps(config.batch_size)
         self.history: list[dict[str, float]] = []
         self.eps_share_start = math.nan
+        self.quantised = bool(slb_layers(self.network))
 
     @property
     def epochs_done(self) -> int:
@@ -127,7 +138,7 @@ class Trial:
         if state is not None:
             self.resume(state)
             return
-        if self.config.quantises:
+        if self.quantised:
             set_temperature(self.network, self.config.temperature.T_s)
             self.eps_share_start = eps_share(self.network, self._inputs("eps", 0, 1))
         if files is not None:
@@ -142,7 +153,7 @@ class Trial:
         row = self.train_epoch(epoch, progress)
         self.calibrate(epoch)
         row |= self.validate()
-        if self.config.quantises:
+        if self.quantised:
             total = layer_diagnostics(self.network, codes).iloc[-1]
             names = ("quantization_gap", "frozen_fraction", "flip_rate", "entropy")
             row |= {name: float(total[name]) for name in names}
@@ -184,7 +195,7 @@ class Trial:
 
     def calibrate(self, epoch: int) -> None:
         """Re-estimate the statistics, where the state BN asks for it."""
-        if self.config.quantises and self.config.norm.mode == "calibrate":
+        if self.quantised and self.config.norm.mode == "calibrate":
             batches = self.config.norm.batches
             calibrate(self.network, self._inputs("calibrate", epoch, batches), "discrete")
             calibrate(self.network, self._inputs("calibrate", epoch, batches), "continuous")
@@ -252,7 +263,7 @@ class Trial:
         """The end: the last row with the costs, eps's share, and the seconds of all epochs."""
         history = pd.DataFrame(self.history)
         metrics = {**self.history[-1], **cost.metrics()}
-        if self.config.quantises:
+        if self.quantised:
             metrics["eps_share_start"] = self.eps_share_start
         metrics["seconds"] = float(history["seconds"].sum())
         self.network.eval()
@@ -383,7 +394,7 @@ def measure(
     """Metrics of the quantised network, and of the continuous one ending in `_continuous`."""
     network.eval()
     values = _measure(network, split, config, info)
-    if config.quantises:
+    if slb_layers(network):
         with network_state(network, "continuous"):
             continuous = _measure(network, split, config, info)
         values |= {f"{name}_continuous": value for name, value in continuous.items()}

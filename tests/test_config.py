@@ -14,7 +14,7 @@ from slb_autotune.errors import ConfigError
 make = TrialConfig.from_mapping
 
 # Words like 1e5 have a test of their own below.
-WORDS = st.text(min_size=1, max_size=12).filter(lambda word: "e" not in word.lower())
+WORDS = st.text(min_size=1, max_size=12)
 LAYERS = WORDS | st.sampled_from(
     ["layer1.0.conv1", "layer1.*", "*", "on", "null", "3", "a: b", "# x", "'", "[1]"]
 )
@@ -99,7 +99,6 @@ def test_json_and_yaml_give_the_same_configuration_back(values):
         assert copy.digest == config.digest
 
 
-@pytest.mark.xfail(strict=True, reason="to_yaml writes the word 1e5 bare; we read it as a number")
 @pytest.mark.parametrize("word", ["1e5", "1e-3", "-2E7"])
 def test_a_word_that_looks_like_a_number_survives_yaml(word):
     config = make({"data.root": word})
@@ -125,7 +124,6 @@ def test_fields_cannot_be_set():
         config.optimizer.lr = 3.0
 
 
-@pytest.mark.xfail(strict=True, reason="the mappings inside a configuration can be changed")
 @pytest.mark.parametrize("field", ["weight_bits", "activation_bits"])
 def test_mappings_cannot_be_changed(field):
     config = make({field: {"*": 1}})
@@ -160,7 +158,7 @@ def test_the_name_does_not_drift():
         ({"weight_bits": True}, "weight_bits: Input should be a valid integer; got True"),
         ({"lr": "0.1"}, "optimizer.lr: Input should be a valid number; got '0.1'"),
         ({"channels_last": 1}, "channels_last: Input should be a valid boolean; got 1"),
-        ({"network": "vdsr"}, "network: Input should be an object; got 'vdsr'"),
+        ({"network": 3}, "network: Input should be an object; got 3"),
         ({"keep_float": "fc"}, "keep_float: Input should be a valid array; got 'fc'"),
         ({"epochs": None}, "epochs: Input should be a valid integer; got None"),
     ],
@@ -313,7 +311,6 @@ def test_the_method_float_means_32_bits():
     assert TrialConfig().updated({"activation_bits": 4}).updated({"method": "float"}) == config
 
 
-@pytest.mark.xfail(strict=True, reason="the message says (32, 32)")
 def test_the_method_float_refuses_low_bits():
     message = error_of({"method": "float", "weight_bits": 1}).message
     assert "got 1" in message
@@ -369,20 +366,17 @@ def test_what_is_not_plain_yaml_is_refused_in_one_line(text):
         TrialConfig.from_yaml(text, "trial.yaml")
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="unhashable keys end in a traceback")
 @pytest.mark.parametrize("text", ["[a]: 1", "{a: 1}: 2"])
 def test_a_list_or_map_as_a_key_is_refused(text):
     with pytest.raises(ConfigError):
         TrialConfig.from_yaml(text)
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="cycles end in a traceback")
 def test_an_alias_to_itself_is_refused():
     with pytest.raises(ConfigError):
         TrialConfig.from_yaml("data: &a {root: *a}")
 
 
-@pytest.mark.xfail(strict=True, raises=ConfigError, reason="our loader breaks merge keys")
 def test_merge_keys_work():
     config = TrialConfig.from_yaml("optimizer: {<<: {lr: 0.5, momentum: 0.1}, lr: 0.7}")
     assert (config.optimizer.lr, config.optimizer.momentum) == (0.7, 0.1)
@@ -398,7 +392,6 @@ def test_what_is_not_json_is_refused():
         TrialConfig.from_json("{", "trial.json")
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="other values end in a traceback")
 @pytest.mark.parametrize("value", [[], 3, "word", None])
 def test_json_must_be_a_mapping(value):
     with pytest.raises(ConfigError, match="must be a mapping"):

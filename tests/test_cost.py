@@ -240,7 +240,6 @@ def test_memory_that_just_fits_is_accepted():
     check_memory(Cost(1, 1, 1.0, training_bytes=100), 100, "cpu")
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="torch's own error gets through")
 def test_a_network_that_does_not_take_the_images_is_refused():
     with pytest.raises(InputError):
         estimate(

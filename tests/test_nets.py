@@ -241,14 +241,12 @@ def test_vgg_small_refuses_images_that_it_would_halve_to_nothing():
         build("vgg_small", image_size=7)
 
 
-@pytest.mark.xfail(strict=True, reason="importlib's own error gets through")
 @pytest.mark.parametrize("name", [":net", ".my_networks:net"])
 def test_a_name_without_a_module_is_refused(mine, name):
     with pytest.raises(ConfigError):
         build(name)
 
 
-@pytest.mark.xfail(strict=True, reason="an option silently replaces what the data set says")
 @pytest.mark.parametrize("option", ["in_channels", "num_classes"])
 def test_options_do_not_contradict_the_data(option):
     with pytest.raises(ConfigError):

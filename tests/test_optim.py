@@ -61,12 +61,9 @@ def test_warmup_rises_in_equal_steps_to_the_peak(name):
     assert rates == pytest.approx([1.0, 2.0, 3.0])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="one_cycle falls back into its own rise"
-)
-def test_warmup_before_one_cycle_does_not_drop():
-    rates = [rate(step, 21, name="one_cycle", warmup=0.1) for step in range(7)]
-    assert rates == sorted(rates)
+def test_one_cycle_has_its_own_rise():
+    with pytest.raises(ValueError, match="one_cycle has a rise of its own"):
+        rate(0, 21, name="one_cycle", warmup=0.1)
 
 
 @pytest.mark.parametrize("name", ["constant", "milestones", "cosine", "one_cycle"])

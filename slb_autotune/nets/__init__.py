@@ -41,13 +41,20 @@ def build_network(
     if config.width is not None:
         chosen["width"] = config.width
     for name in chosen:
+        if name in fitted:
+            raise ConfigError(f"network.options: {name} comes from the data set", "leave it out.")
         if name not in accepted and not takes_any:
             raise ConfigError(
                 f"network {config.name!r} has no option {name!r}", nearest(name, accepted)
             )
     try:
         network = function(**{**arguments, **chosen})
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
+        raise ConfigError(
+            f"network {config.name!r} cannot be built: {error}",
+            "network.width and network.options must be keywords that its function takes.",
+        ) from error
+    except ValueError as error:
         raise ConfigError(f"network {config.name!r} cannot be built: {error}") from error
     if not isinstance(network, nn.Module):
         raise ConfigError(f"network {config.name!r} gave a {type(network).__name__}, not a Module")
@@ -63,7 +70,7 @@ def _find(name: str) -> Any:
     else:
         try:
             module = import_module(module_name)
-        except ImportError as error:
+        except (ImportError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"network {name!r}: module {module_name!r} cannot be imported: {error}",
                 "start where the module is, or install it.",

@@ -94,7 +94,7 @@ def resolve_bits(field: str, bits: Bits, layers: Iterable[str]) -> dict[str, int
         if not any(fnmatchcase(name, key) for name in names):
             message = f"{field}: no quantisable layer is named {key!r}"
             raise ConfigError(message, nearest(key, names))
-    by_length = sorted(bits, key=len, reverse=True)
+    by_length = sorted(bits, key=lambda key: (-len(key), key))
     resolved = {}
     for name in names:
         keys = [key for key in by_length if fnmatchcase(name, key)]

@@ -55,7 +55,8 @@ def value_set(bits: int) -> Tensor:
 def column_blocks(flat: Tensor) -> Iterator[slice]:
     """Slices over the columns of A as an (m, n) matrix, each of a handy size."""
     block = _CPU_BLOCK if flat.device.type == "cpu" else _ACCELERATOR_BLOCK
-    width = max(1, block // flat.shape[0])
+    # Shapes alone (the meta device) have no need of blocks, and may be of any size.
+    width = flat.shape[1] if flat.is_meta else max(1, block // flat.shape[0])
     for start in range(0, flat.shape[1], width):
         yield slice(start, min(start + width, flat.shape[1]))
 

@@ -169,7 +169,14 @@ def watch(network: nn.Module, example_input: Tensor | None = None) -> Observatio
     network.eval()
     try:
         if example_input is not None:
-            return _run(network, example_input)
+            try:
+                return _run(network, example_input)
+            except RuntimeError as error:
+                raise ConversionError(
+                    f"the network does not take images of shape {tuple(example_input.shape[1:])}: "
+                    f"{str(error).splitlines()[0]}",
+                    "choose a network for such images.",
+                ) from error
         return _run_guessed(network)
     finally:
         for module, training in modes.items():

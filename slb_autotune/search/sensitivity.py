@@ -42,8 +42,10 @@ from slb_autotune.version import VERSION
 COLUMNS = ("layer", "bits", "loss", "cost", "bytes")
 FLOAT = 32
 
-# Scales that are tried before the best of them is refined.
+# Scales that are tried, on so many weights, before the best of them is refined on all.
 _SCALES = 40
+_SAMPLE = 2**16
+_REFINEMENTS = 20
 
 # Training images that stand in for a validation part where there is none.
 _STAND_INS = 1000
@@ -143,22 +145,25 @@ def best_scale(weight: Tensor, bits: int) -> float:
     The best of 40 scales, then in turns q = Q(weight / s) and s = <weight, q> / <q, q>, neither
     of which can raise the error. At 1 bit that is the exact optimum, the mean of |weight|.
     """
-    weight = _precise(weight)
+    weight = _precise(weight).flatten()
     values = value_set(bits).double()
     largest = float(weight.abs().max())
     if largest == 0.0:
         return 0.0
+    # Drawn, not every k-th: a kernel's positions come in turn, and k may pick one of them only.
+    order = torch.randperm(len(weight), generator=torch.Generator().manual_seed(0))
+    sample = weight[order[:_SAMPLE]]
 
     def error(scale: float) -> float:
-        return float((_nearest(weight / scale, values) * scale - weight).square().sum())
+        return float((_nearest(sample / scale, values) * scale - sample).square().sum())
 
     scale = min((largest * k / _SCALES for k in range(1, _SCALES + 1)), key=error)
-    best, least = scale, math.inf
-    while (now := error(scale)) < least:
-        best, least = scale, now
+    for _ in range(_REFINEMENTS):
         q = _nearest(weight / scale, values)
-        scale = float((weight * q).sum() / q.square().sum())
-    return best
+        before, scale = scale, float((weight @ q) / (q @ q))
+        if abs(scale - before) <= 1e-6 * before:
+            break
+    return scale
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:

@@ -17,9 +17,9 @@ from optuna.distributions import (
 )
 from optuna.trial import BaseTrial
 
-from slb_autotune.config import SHORT_NAMES, TrialConfig
+from slb_autotune.config import BIT_FIELDS, SHORT_NAMES, TrialConfig
 from slb_autotune.errors import ConfigError
-from slb_autotune.study_config import BIT_FIELDS, ParameterConfig, Scalar, StudyConfig
+from slb_autotune.study_config import ParameterConfig, Scalar, StudyConfig
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Space:
 
     def __init__(self, study: StudyConfig, layers: list[str]) -> None:
         self.base = study.base()
+        self._base_values = self.base.flat()
         self.grid_points = study.sampler.grid_points
         found = [d for name, p in study.space.items() for d in _dimensions(name, p, layers)]
         self.dimensions = _parents_first(found)
@@ -69,7 +70,7 @@ class Space:
 
     def values_of(self, config: TrialConfig) -> dict[str, Any] | None:
         """The parameters that give `config`, or None where the space does not hold it."""
-        flat = _flat(config)
+        flat = config.flat()
         values: dict[str, Any] = {}
         for dimension in self.dimensions:
             if not self._exists(dimension, values):
@@ -85,7 +86,7 @@ class Space:
 
     def _exists(self, dimension: Dimension, values: Mapping[str, Any]) -> bool:
         return all(
-            values.get(field, _flat(self.base).get(field)) in allowed
+            values.get(field, self._base_values.get(field)) in allowed
             for field, allowed in dimension.when
         )
 
@@ -186,16 +187,6 @@ def _parents_first(dimensions: list[Dimension]) -> list[Dimension]:
         placed += ready
         waiting = [dimension for dimension in waiting if dimension not in ready]
     return placed
-
-
-def _flat(config: TrialConfig) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.to_mapping().items():
-        if isinstance(value, dict) and name not in BIT_FIELDS:
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def _count(distribution: BaseDistribution) -> float:

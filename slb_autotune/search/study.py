@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import BaseJournalFileLock, JournalFileBackend
-
-from slb_autotune.errors import ConfigError, InputError, nearest
+from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.run_folder import write_atomically
+from slb_autotune.search.folder import StudyFolder, open_ledger
 from slb_autotune.search.ledger import Ledger, StudyStopped
 from slb_autotune.search.warm import warm_values
 from slb_autotune.study_config import StudyConfig
@@ -49,100 +44,6 @@ class View:
 
     def stop(self) -> None:
         """Trials have ended."""
-
-
-class StudyFolder:
-    """The files of one study."""
-
-    def __init__(self, runs: Path, name: str) -> None:
-        self.path = runs / "studies" / name
-        self.config_path = self.path / "study.yaml"
-        self.manifest_path = self.path / "manifest.json"
-        self.journal_path = self.path / "optuna.journal"
-
-    def config(self) -> StudyConfig:
-        """The study as it was last run."""
-        if not self.config_path.exists():
-            known = [path.name for path in self.path.parent.glob("*/")]
-            raise InputError(
-                f"there is no study {self.path.name!r}", nearest(self.path.name, known)
-            )
-        return StudyConfig.from_file(self.config_path)
-
-    def manifest(self) -> dict[str, Any]:
-        """What ties Optuna's, Ray's and MLflow's trials together; empty before the first run."""
-        if not self.manifest_path.exists():
-            return {"version": VERSION, "sessions": [], "trials": {}}
-        manifest: dict[str, Any] = json.loads(self.manifest_path.read_text())
-        return manifest
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the study; the system lets go of it when the process ends, however it ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                holder = file.read().strip() or "another process"
-                raise InputError(
-                    f"study {self.path.name!r} is being run by {holder}",
-                    "wait for it to end, stop it, or give this study another name.",
-                ) from None
-            file.seek(0)
-            file.truncate()
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
-            yield
-
-
-class _DriverLock(BaseJournalFileLock):
-    """The journal has one writer, the driver that holds the study's lock: no second lock."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-
-def open_storage(config: StudyConfig, files: StudyFolder) -> BaseStorage:
-    """The Optuna storage of a study: a database, or a journal file in its folder."""
-    if config.storage.optuna is not None:
-        try:
-            return RDBStorage(config.storage.optuna)
-        except Exception as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"storage.optuna cannot be opened: {reason}",
-                "check the address, and that the database's driver is installed.",
-            ) from error
-    _cut_torn_line(files.journal_path)
-    return JournalStorage(JournalFileBackend(str(files.journal_path), lock_obj=_DriverLock()))
-
-
-def _cut_torn_line(path: Path) -> None:
-    """A driver killed while it wrote leaves a line without an end; what it says never happened."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    if end != len(content):
-        with path.open("r+b") as file:
-            file.truncate(end)
-
-
-def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
-    """The books of the study, new or as they were left."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        storage=open_storage(config, files),
-        study_name=config.name,
-        directions=list(config.goals().values()),
-        load_if_exists=True,
-    )
-    return Ledger(config, study, files.path)
 
 
 def run_study(config: StudyConfig, view: View | None = None, *, resume: bool = False) -> Outcome:

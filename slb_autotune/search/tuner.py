@@ -6,6 +6,7 @@ with it, and a study is never restored from Ray's own files.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -59,16 +60,17 @@ class LedgerSearcher(Searcher):
         self.numbers: dict[str, int] = {}
         self.stopping = False
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """The next order; FINISHED, which Ray types loosely, where there is none."""
         if self.stopping:
-            return str(Searcher.FINISHED)
+            return Searcher.FINISHED  # type: ignore[return-value]
         if self.unfinished:
             number = self.unfinished.pop(0)
             order = self.ledger.take_up(number)
         else:
             found = self.ledger.next_order()
             if found is None:
-                return str(Searcher.FINISHED)
+                return Searcher.FINISHED  # type: ignore[return-value]
             number, order = found
         self.numbers[trial_id] = number
         self.changed()
@@ -94,11 +96,11 @@ class LedgerSearcher(Searcher):
         return {}
 
 
-class RungScheduler(FIFOScheduler):  # type: ignore[misc]
+class RungScheduler(FIFOScheduler):
     """Asks the ledger at every rung whether a trial may go on."""
 
     def __init__(self, ledger: Ledger, changed: OnChange) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ledger, self.changed = ledger, changed
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -113,7 +115,7 @@ class RungScheduler(FIFOScheduler):  # type: ignore[misc]
         return {}
 
 
-class StudyStopper(tune.Stopper):  # type: ignore[misc]
+class StudyStopper(tune.Stopper):
     """Ends everything when the study asks for it."""
 
     def __init__(self, should_stop: Callable[[], bool]) -> None:
@@ -189,12 +191,17 @@ def start_ray(address: str | None, cpus: float) -> bool:
     """Connect to a cluster or start Ray here; whether we started it."""
     if ray.is_initialized():
         return False
-    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     if address is None:
-        ray.init(address="local", num_cpus=max(1, round(cpus)), **quiet)
+        ray.init(
+            address="local",
+            num_cpus=max(1, round(cpus)),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     else:
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",

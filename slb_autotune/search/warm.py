@@ -8,7 +8,10 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution
 
+from slb_autotune.search.folder import StudyFolder, open_ledger
 from slb_autotune.search.ledger import Ledger
+from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+from slb_autotune.search.space import contains
 
 UNIFORM_BITS = (1, 2, 4)
 PAPER = {"temperature.T_s": 0.01, "temperature.T_e": 10.0, "temperature.schedule": "exp"}
@@ -53,15 +56,11 @@ def _allowed(ledger: Ledger, values: dict[str, Any]) -> bool:
 
 
 def _holds(ledger: Ledger, name: str, value: Any) -> bool:
-    from slb_autotune.search.space import contains
-
     found = [d for d in ledger.space.dimensions if d.name == name]
     return bool(found) and contains(found[0].distribution, value)
 
 
 def _from_sensitivity(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
-
     dimensions = [d for d in ledger.space.dimensions if d.name.startswith("weight_bits/")]
     if not dimensions:
         return
@@ -76,14 +75,10 @@ def _from_sensitivity(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[
 
 def _from_study(ledger: Ledger, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The best trials of an earlier study, mapped by parameter name."""
-    from slb_autotune.search.study import StudyFolder, open_ledger
-
     runs = Path(ledger.config.storage.folder)
     files = StudyFolder(runs, name)
     earlier = open_ledger(files.config(), files)
     names = {dimension.name: dimension.distribution for dimension in ledger.space.dimensions}
-    from slb_autotune.search.space import contains
-
     for record in earlier.front():
         values = {
             key: value

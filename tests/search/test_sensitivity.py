@@ -78,6 +78,15 @@ def test_no_other_scale_is_much_better(bits: int) -> None:
     assert error(best_scale(weight, bits)) <= 1.02 * least
 
 
+def test_a_large_layer_is_tried_on_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(2000)
+    whole = rounded(weight, 3)
+    monkeypatch.setattr(sensitivity, "_SAMPLE", 200)
+    part = rounded(weight, 3)
+    errors = [float((made - weight).square().sum()) for made in (whole, part)]
+    assert errors[1] <= 1.05 * errors[0]
+
+
 def test_one_bit_is_the_mean_magnitude() -> None:
     weight = torch.randn(7, 5)
     assert best_scale(weight, 1) == pytest.approx(float(weight.abs().double().mean()), rel=1e-12)
