@@ -8,7 +8,15 @@ from typing import Any
 
 from slb_autotune.config import SHORT_NAMES, Section, TrialConfig
 from slb_autotune.recipes import RECIPES
-from slb_autotune.registry import ACTIVATIONS, DATASETS, METHODS, NETWORKS, SCHEDULES, Registry
+from slb_autotune.registry import (
+    ACTIVATIONS,
+    DATASETS,
+    METHODS,
+    NETWORKS,
+    SAMPLERS,
+    SCHEDULES,
+    Registry,
+)
 
 
 def catalogue() -> dict[str, dict[str, str]]:
@@ -19,6 +27,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "methods": METHODS,
         "activations": ACTIVATIONS,
         "schedules": SCHEDULES,
+        "samplers": SAMPLERS,
         "recipes": RECIPES,
     }
     tables = {kind: _lines(registry) for kind, registry in registries.items()}

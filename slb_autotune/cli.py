@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slb_autotune.errors import ConfigError, InputError, SlbError, nearest
+from slb_autotune.cli_output import (
+    DEFAULT_RUNS,
+    JsonFlag,
+    RunsFolder,
+    find_run,
+    load_config,
+    parse_settings,
+    parse_value,
+    print_json,
+    print_table,
+)
+from slb_autotune.errors import InputError, SlbError, nearest
+from slb_autotune.study_cli import add_commands
 from slb_autotune.version import VERSION
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from slb_autotune.config import TrialConfig
 
 app = typer.Typer(
@@ -33,14 +41,10 @@ bench_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(bench_app, name="bench")
+add_commands(app)
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-RunsFolder = Annotated[
-    Path, typer.Option("--runs", help="The folder that holds everything of this machine.")
-]
 Threads = Annotated[int, typer.Option("--threads", help="CPU threads of the wall-time side.")]
 CORES = os.cpu_count() or 1
-DEFAULT_RUNS = Path("slb-runs")
 
 
 def main() -> None:
@@ -133,8 +137,8 @@ def train(
         "data.name": data,
         "data.root": root,
         "method": method,
-        "weight_bits": _value("--weight-bits", weight_bits),
-        "activation_bits": _value("--activation-bits", activation_bits),
+        "weight_bits": parse_value("--weight-bits", weight_bits),
+        "activation_bits": parse_value("--activation-bits", activation_bits),
         "temperature.schedule": schedule,
         "temperature.T_s": t_s,
         "temperature.T_e": t_e,
@@ -145,9 +149,9 @@ def train(
         "threads": threads,
         "device": device,
     }
-    config = _load_config(source).updated(
+    config = load_config(source).updated(
         {name: value for name, value in options.items() if value is not None}
-        | _settings(settings or [])
+        | parse_settings(settings or [])
     )
     _train(config, folder or runs / "trials" / run_name(config), fresh, as_json)
 
@@ -180,7 +184,7 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
             raise typer.Exit(130) from None
         metrics = result.metrics
     if as_json:
-        _print_json({"folder": str(folder), "metrics": metrics, "config": config.to_mapping()})
+        print_json({"folder": str(folder), "metrics": metrics, "config": config.to_mapping()})
     else:
         float_cost = estimate(config.updated({"method": "float"}), info(config.data))
         typer.echo("\n".join(summary_lines(config, metrics, float_cost.size_bytes)))
@@ -205,15 +209,15 @@ def evaluate(
 
       slb-autotune evaluate NAME --layers
     """
-    folder = _find_run(run, runs)
+    folder = find_run(run, runs)
     from slb_autotune import training
 
     if layers:
-        _print_table(training.describe_layers(folder), as_json)
+        print_table(training.describe_layers(folder), as_json)
         return
     metrics = training.evaluate(folder, device=device)
     if as_json:
-        _print_json({"folder": str(folder), "metrics": metrics})
+        print_json({"folder": str(folder), "metrics": metrics})
         return
     width = max(map(len, metrics))
     for name, value in metrics.items():
@@ -222,19 +226,39 @@ def evaluate(
 
 @app.command()
 def validate(
-    file: Annotated[Path, typer.Argument(help="A trial's YAML file.")], as_json: JsonFlag = False
+    file: Annotated[Path, typer.Argument(help="A trial's or a study's YAML file.")],
+    as_json: JsonFlag = False,
 ) -> None:
     """Check a file without running it; exit code 2 where a rule is broken.
 
-    Example: slb-autotune validate my.yaml
+    Example: slb-autotune validate search_spaces/digits_demo.yaml
     """
-    from slb_autotune.config import TrialConfig
+    from slb_autotune.config import TrialConfig, parse_yaml, read_text
 
-    config = TrialConfig.from_file(file)
+    values = parse_yaml(read_text(file), str(file))
+    if {"space", "points"} & values.keys():
+        _validate_study(file, as_json)
+        return
+    config = TrialConfig.from_mapping(values, str(file))
     if as_json:
-        _print_json({"valid": True, "config": config.to_mapping()})
+        print_json({"valid": True, "config": config.to_mapping()})
     else:
         typer.echo(f"{file} is valid: {run_name(config)}, {config.epochs} epochs")
+
+
+def _validate_study(file: Path, as_json: bool) -> None:
+    from slb_autotune.study_config import StudyConfig
+
+    study = StudyConfig.from_file(file)
+    if study.constraints:
+        from slb_autotune.search.study import check_study
+
+        check_study(study)
+    if as_json:
+        print_json({"valid": True, "study": study.to_mapping()})
+    else:
+        goals = ", ".join(f"{way} {metric}" for metric, way in study.goals().items())
+        typer.echo(f"{file} is valid: study {study.name}, {goals}")
 
 
 @app.command(name="list")
@@ -242,7 +266,8 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="networks, data, methods, activations, schedules, recipes, fields or runs."
+            help="networks, data, methods, activations, schedules, samplers, recipes, fields "
+            "or runs."
         ),
     ] = None,
     runs: RunsFolder = DEFAULT_RUNS,
@@ -265,7 +290,7 @@ def list_(
     else:
         tables.pop("fields")
     if as_json:
-        _print_json(tables if kind is None else tables[kind])
+        print_json(tables if kind is None else tables[kind])
         return
     for title, rows in tables.items():
         typer.echo(title)
@@ -295,7 +320,7 @@ def step(
     from slb_autotune import bench
 
     networks = network or ["resnet20", "vgg_small"]
-    _print_table(bench.step(networks, seconds, threads, batch_size), as_json)
+    print_table(bench.step(networks, seconds, threads, batch_size), as_json)
 
 
 @bench_app.command()
@@ -313,7 +338,7 @@ def epoch(
     """
     from slb_autotune import bench
 
-    _print_table(bench.epoch(images, rounds, root), as_json)
+    print_table(bench.epoch(images, rounds, root), as_json)
 
 
 def run_name(config: TrialConfig) -> str:
@@ -325,64 +350,3 @@ def run_name(config: TrialConfig) -> str:
     network = config.network.name.replace(":", "-").replace("/", "-")
     widths = f"w{bits(config.weight_bits)}a{bits(config.activation_bits)}"
     return f"{network}-{config.data.name}-{widths}-{config.digest}"
-
-
-def _load_config(source: str) -> TrialConfig:
-    from slb_autotune.config import TrialConfig
-    from slb_autotune.recipes import RECIPES, recipe
-
-    if source in RECIPES:
-        return recipe(source)
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml") or path.exists():
-        return TrialConfig.from_file(path)
-    raise ConfigError(f"{source!r} is neither a recipe nor a YAML file", nearest(source, RECIPES))
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    values = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(
-                f"--set takes FIELD=VALUE; got {pair!r}", "for example --set lr=0.05"
-            )
-        values[name.strip()] = _value(f"--set {name}", text)
-    return values
-
-
-def _value(source: str, text: str | None) -> Any:
-    if text is None:
-        return None
-    from slb_autotune.config import parse_yaml
-
-    return parse_yaml(f"value: {text}", source)["value"]
-
-
-def _find_run(run: str, runs: Path) -> Path:
-    named = runs / "trials" / run
-    folder = Path(run) if Path(run).exists() or not named.exists() else named
-    if not folder.is_dir():
-        names = [path.name for path in (runs / "trials").glob("*")]
-        raise InputError(f"there is no run {run!r}", nearest(run, names))
-    return folder
-
-
-def _print_table(table: pd.DataFrame, as_json: bool) -> None:
-    if as_json:
-        _print_json(json.loads(table.to_json(orient="records")))
-    else:
-        typer.echo(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(_without_nan(value), indent=2))
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for them."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,6 +16,7 @@ from slb_autotune.config import (
     BIT_WIDTHS,
     SHORT_NAMES,
     Section,
+    Seed,
     TrialConfig,
     as_tuple,
     explain,
@@ -40,8 +41,10 @@ METRICS = (
     "flip_rate",
     "seconds",
 )
+TEST_METRICS = ("test_accuracy", "test_psnr")
 KNOWN_BEFORE = ("size_bytes", "bitops", "average_weight_bits")
 
+Direction = Literal["maximize", "minimize"]
 Scalar = bool | int | float | str
 Range = Annotated[tuple[float, float], BeforeValidator(as_tuple)]
 Choices = Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]
@@ -223,7 +226,7 @@ class StudyConfig(Section):
     points: tuple[dict[str, Any], ...] = Field(
         (), description="an explicit list of trials instead of a sampler"
     )
-    objectives: dict[str, Literal["maximize", "minimize"]] = Field(
+    objectives: dict[str, Direction] = Field(
         default_factory=dict, description="one to four metrics; none: accuracy or PSNR, and size"
     )
     constraints: tuple[str, ...] = ()
@@ -233,14 +236,12 @@ class StudyConfig(Section):
     early_stopping: StoppingConfig = StoppingConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     storage: StorageConfig = StorageConfig()
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
+    confirms: str | None = Field(None, description="the study whose front this one confirms")
 
     @field_validator("objectives")
     @classmethod
-    def _known_metrics(cls, objectives: dict[str, str]) -> dict[str, str]:
-        for metric in objectives:
-            if metric not in METRICS:
-                raise ConfigError(f"unknown metric {metric!r}", nearest(metric, METRICS))
+    def _known_metrics(cls, objectives: dict[str, Direction]) -> dict[str, Direction]:
         if len(objectives) > 4:
             raise ValueError(f"a study has one to four objectives; got {len(objectives)}")
         return objectives
@@ -248,6 +249,11 @@ class StudyConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
         base = self.base()
+        # A search never sees the test set; only what confirms one does.
+        known = METRICS if self.confirms is None else (*METRICS, *TEST_METRICS)
+        for metric in self.objectives:
+            if metric not in known:
+                raise ConfigError(f"objectives: unknown metric {metric!r}", nearest(metric, known))
         for text in self.constraints:
             parse_constraint(text)
         if not self.space and not self.points:
@@ -294,7 +300,7 @@ class StudyConfig(Section):
         start = TrialConfig() if self.recipe is None else recipe(self.recipe)
         return start.updated(self.trial)
 
-    def goals(self) -> dict[str, str]:
+    def goals(self) -> dict[str, Direction]:
         """Metric -> direction; by default accuracy or PSNR against size."""
         if self.objectives:
             return dict(self.objectives)

@@ -15,7 +15,6 @@ import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
-from optuna.study import StudyDirection
 
 from slb_autotune.errors import ConfigError, InputError, nearest
 from slb_autotune.search.ledger import Ledger
@@ -111,7 +110,7 @@ def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
     study = optuna.create_study(
         storage=open_storage(config, files),
         study_name=config.name,
-        directions=[StudyDirection[word.upper()] for word in config.goals().values()],
+        directions=list(config.goals().values()),
         load_if_exists=True,
     )
     return Ledger(config, study, files.path)

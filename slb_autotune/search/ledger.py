@@ -39,7 +39,8 @@ MOST_INFEASIBLE_DRAWS = 500
 SAME_FAILURES = 3
 
 # The best that a metric can be, where that is known: it makes hypervolume a share of a box.
-_IDEAL = {"val_accuracy": 100.0, "val_accuracy_top5": 100.0, "val_psnr": 50.0}
+_IDEAL = dict.fromkeys(("val_accuracy", "val_accuracy_top5", "test_accuracy"), 100.0)
+_IDEAL |= dict.fromkeys(("val_psnr", "test_psnr"), 50.0)
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,7 @@ class Ledger:
             phases=tuple(asdict(phase) for phase in stages),
             attempt=record.attempt,
             costs=self.costs.cost(record.config).metrics(),
+            test=self.config.confirms is not None,
         )
 
     def take_up(self, number: int) -> Order:

@@ -7,11 +7,13 @@ would have drawn.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import (
     BaseSampler,
     GPSampler,
@@ -40,14 +42,15 @@ def seed_of(*parts: object) -> int:
 
 def tpe(config: SamplerConfig, seed: int) -> BaseSampler:
     """Multivariate, grouped TPE; running trials count as bad, so that trials at once differ."""
-    return TPESampler(
-        seed=seed,
-        n_startup_trials=config.startup_trials,
-        multivariate=True,
-        group=True,
-        constant_liar=True,
-        warn_independent_sampling=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return TPESampler(
+            seed=seed,
+            n_startup_trials=config.startup_trials,
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+        )
 
 
 def nsga2(config: SamplerConfig, seed: int) -> BaseSampler:
@@ -62,11 +65,7 @@ def nsga3(config: SamplerConfig, seed: int) -> BaseSampler:
 
 def gp(config: SamplerConfig, seed: int) -> BaseSampler:
     """A Gaussian process after random trials."""
-    return GPSampler(
-        seed=seed,
-        n_startup_trials=config.startup_trials,
-        warn_independent_sampling=False,
-    )
+    return GPSampler(seed=seed, n_startup_trials=config.startup_trials)
 
 
 def uniform(config: SamplerConfig, seed: int) -> BaseSampler:

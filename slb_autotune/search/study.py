@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import optuna
 
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.run_folder import write_atomically
@@ -164,6 +167,13 @@ def check_feasible(ledger: Ledger) -> None:
                 f"{metrics[constraint.metric]:,.0f}",
                 "raise the limit, allow fewer bits, or narrow the network.",
             )
+
+
+def check_study(config: StudyConfig) -> None:
+    """What `validate` checks beyond the file: that some allocation meets the constraints."""
+    with TemporaryDirectory() as folder:
+        study = optuna.create_study(directions=list(config.goals().values()))
+        check_feasible(Ledger(config, study, Path(folder)))
 
 
 def least_config(ledger: Ledger) -> Any:

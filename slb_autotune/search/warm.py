@@ -18,11 +18,28 @@ PAPER = {"temperature.T_s": 0.01, "temperature.T_e": 10.0, "temperature.schedule
 
 
 def warm_values(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it comes from, parameters) of each first trial; what they leave out is drawn.
+    """(where it comes from, parameters) of each first trial.
 
     The uniform allocations come first, then the paper's schedule at the fewest bits, then what a
-    sensitivity analysis found, then the trials of an earlier study.
+    sensitivity analysis found, then the trials of an earlier study. What they leave open is as in
+    the study's fixed part where the space holds that, and drawn where it does not.
     """
+    usual = _usual(ledger)
+    for source, values in _sources(ledger, folder):
+        yield source, {**usual, **values}
+
+
+def _usual(ledger: Ledger) -> dict[str, Any]:
+    """The fixed part's own values of what is searched."""
+    base = ledger.base.flat()
+    return {
+        dimension.name: base[dimension.name]
+        for dimension in ledger.space.dimensions
+        if dimension.name in base and contains(dimension.distribution, base[dimension.name])
+    }
+
+
+def _sources(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     warm = ledger.config.warm_start
     if warm.uniform:
         for bits in UNIFORM_BITS:

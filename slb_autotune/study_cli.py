@@ -1,0 +1,264 @@
+"""The commands of slb-autotune that deal with studies: search, resume, confirm and the like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slb_autotune.cli_output import (
+    DEFAULT_RUNS,
+    JsonFlag,
+    RunsFolder,
+    parse_settings,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from slb_autotune.search.ledger import Ledger
+    from slb_autotune.search.study import Outcome
+    from slb_autotune.study_config import StudyConfig
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="A field of the study's fixed trial."),
+]
+Trials = Annotated[int | None, typer.Option(help="Trials, in all.")]
+Seconds = Annotated[float | None, typer.Option(help="Wall-clock seconds, in all.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Put the commands on the command line."""
+    for command in (search, resume, confirm, recommend, sensitivity):
+        app.command()(command)
+
+
+def search(
+    study: Annotated[Path, typer.Argument(help="A study file; see search_spaces/README.md.")],
+    trials: Trials = None,
+    seconds: Seconds = None,
+    name: Annotated[str | None, typer.Option(help="Another name for the study.")] = None,
+    settings: Settings = None,
+    runs: Annotated[Path | None, typer.Option("--runs", help="The run folder.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would take, and stop.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a study: Ray trains the trials, Optuna chooses them.
+
+    Ctrl-C stops it cleanly; `slb-autotune resume NAME` goes on, also after a crash.
+
+    Examples:
+
+      slb-autotune search search_spaces/digits_demo.yaml
+
+      slb-autotune search search_spaces/digits_mixed_bits.yaml --trials 20 --set epochs=5
+    """
+    from slb_autotune.study_config import StudyConfig
+
+    config = StudyConfig.from_file(study)
+    changes: dict[str, Any] = {}
+    if name is not None:
+        changes["name"] = name
+    if settings:
+        changes["trial"] = {**config.trial, **parse_settings(settings)}
+    if runs is not None:
+        changes["storage"] = {**config.storage.model_dump(), "folder": str(runs)}
+    config = _with_budget(config, trials, seconds, changes)
+    if dry_run:
+        from slb_autotune.search.plan import plan
+
+        found = plan(config)
+        if as_json:
+            print_json({**vars(found), "seconds": found.seconds})
+        else:
+            typer.echo("\n".join(found.lines()))
+        return
+    _run(config, resumed=False, as_json=as_json)
+
+
+def resume(
+    name: Annotated[str, typer.Argument(help="A study's name.")],
+    trials: Trials = None,
+    seconds: Seconds = None,
+    runs: RunsFolder = DEFAULT_RUNS,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on with a study that was stopped or killed, or that shall have more trials or time.
+
+    Example: slb-autotune resume digits_demo --trials 60
+    """
+    from slb_autotune.search.folder import StudyFolder
+
+    config = StudyFolder(runs, name).config()
+    _run(_with_budget(config, trials, seconds, {}), resumed=True, as_json=as_json)
+
+
+def confirm(
+    name: Annotated[str, typer.Argument(help="A study's name.")],
+    seeds: Annotated[int, typer.Option(help="Trainings of each member of the front.")] = 3,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; none: the study's own.")] = None,
+    runs: RunsFolder = DEFAULT_RUNS,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train the front again with several seeds on all training data, and test it.
+
+    Example: slb-autotune confirm digits_demo --seeds 3
+    """
+    from slb_autotune.search.confirm import confirm_study, confirmed_table
+    from slb_autotune.search.folder import StudyFolder, open_ledger
+    from slb_autotune.search.study import run_study
+    from slb_autotune.search.view import LiveView
+
+    files = StudyFolder(runs, name)
+    ledger = open_ledger(files.config(), files)
+    config = confirm_study(ledger, seeds, epochs)
+    exists = StudyFolder(runs, config.name).config_path.exists()
+    outcome = run_study(config, LiveView(), resume=exists)
+    print_table(confirmed_table(ledger, outcome.ledger), as_json)
+
+
+def recommend(
+    name: Annotated[str, typer.Argument(help="A study's name.")],
+    size: Annotated[str | None, typer.Option(help="At most so large: 64kB, 43240.")] = None,
+    accuracy: Annotated[
+        float | None, typer.Option(help="At least so good (accuracy, or PSNR in dB).")
+    ] = None,
+    runs: RunsFolder = DEFAULT_RUNS,
+    as_json: JsonFlag = False,
+) -> None:
+    """The best member of the front under a budget, as a configuration for `train`.
+
+    Example: slb-autotune recommend digits_demo --size 16kB > best.yaml
+    """
+    from slb_autotune.search.folder import StudyFolder, open_ledger
+    from slb_autotune.search.learned import recommend as choose
+    from slb_autotune.search.view import scores
+    from slb_autotune.study_config import parse_amount
+
+    files = StudyFolder(runs, name)
+    ledger = open_ledger(files.config(), files)
+    record = choose(ledger, None if size is None else parse_amount(size), accuracy)
+    if as_json:
+        print_json(
+            {
+                "trial": record.number,
+                "metrics": record.metrics,
+                "config": record.config.to_mapping(),
+            }
+        )
+        return
+    typer.echo(f"# trial {record.number} of {name}: {scores(ledger, record)}")
+    typer.echo(record.config.to_yaml().rstrip())
+
+
+def sensitivity(
+    source: Annotated[str, typer.Argument(help="A recipe's name or a trial's YAML file.")],
+    bits: Annotated[str, typer.Option(help="Bit-widths to try.")] = "1,2,4",
+    allocations: Annotated[int, typer.Option(help="Best allocations to show.")] = 5,
+    settings: Settings = None,
+    runs: RunsFolder = DEFAULT_RUNS,
+    as_json: JsonFlag = False,
+) -> None:
+    """How much loss each layer costs at each bit-width, from one trained float network.
+
+    Example: slb-autotune sensitivity digits --bits 1,2,4
+    """
+    from slb_autotune.cli_output import load_config
+    from slb_autotune.errors import ConfigError
+    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+
+    config = load_config(source).updated(parse_settings(settings or []))
+    try:
+        choices = [int(word) for word in bits.split(",")]
+    except ValueError:
+        raise ConfigError(f"--bits takes numbers; got {bits!r}", "write --bits 1,2,4") from None
+    folder = runs / "sensitivity" / config.updated({"method": "float"}).digest
+    table = measure_sensitivity(config, choices, folder=folder)
+    if as_json:
+        print_table(table, as_json)
+        return
+    wide = table.pivot(index="layer", columns="bits", values="cost").loc[table["layer"].unique()]
+    wide.columns = [f"{bits} bit" for bits in wide.columns]
+    worst = max(table["cost"].max(), 1e-12)
+    wide["loss at the fewest bits"] = [
+        "#" * round(30 * max(0, v) / worst) for v in wide.iloc[:, 0]
+    ]
+    typer.echo(wide.reset_index().to_string(index=False, float_format="{:.4f}".format))
+    typer.echo("\nbest allocations (bits layer by layer):")
+    for allocation in best_allocations(table, allocations):
+        typer.echo("  " + " ".join(map(str, allocation.values())))
+
+
+def _with_budget(
+    config: StudyConfig, trials: int | None, seconds: float | None, changes: dict[str, Any]
+) -> StudyConfig:
+    budget = config.budget.model_dump()
+    budget |= {} if trials is None else {"trials": trials}
+    budget |= {} if seconds is None else {"seconds": seconds}
+    return type(config).from_mapping({**config.to_mapping(), "budget": budget, **changes})
+
+
+def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
+    from slb_autotune.search.study import run_study
+    from slb_autotune.search.view import LiveView
+
+    outcome = run_study(config, LiveView(), resume=resumed)
+    if as_json:
+        print_json(_summary(outcome))
+    else:
+        _show(outcome)
+    if outcome.interrupted:
+        typer.echo(f"stopped; go on with: slb-autotune resume {config.name}", err=True)
+        raise typer.Exit(130)
+
+
+def _show(outcome: Outcome) -> None:
+    from rich.console import Console
+
+    from slb_autotune.search.learned import lessons
+    from slb_autotune.search.view import front_table
+
+    ledger = outcome.ledger
+    typer.echo(_counts(ledger, outcome.seconds))
+    typer.echo("\nthe front:")
+    Console(width=120).print(front_table(ledger))
+    typer.echo("")
+    for line in lessons(ledger):
+        typer.echo(line)
+    typer.echo(f"\nstudy      {outcome.folder}")
+    typer.echo(f"confirm    slb-autotune confirm {ledger.config.name}")
+
+
+def _counts(ledger: Ledger, seconds: float) -> str:
+    names = ("done", "reused", "stopped", "failed", "running")
+    counts = ", ".join(
+        f"{len(ledger.with_status(name))} {name}" for name in names if ledger.with_status(name)
+    )
+    return (
+        f"{ledger.config.name}: {counts or 'no trials'}, {ledger.infeasible} infeasible draws, "
+        f"{ledger.epochs_spent()} epochs in {seconds:.0f} s"
+    )
+
+
+def _summary(outcome: Outcome) -> dict[str, Any]:
+    from slb_autotune.search.learned import lessons
+
+    ledger = outcome.ledger
+    return {
+        "study": ledger.config.name,
+        "folder": str(outcome.folder),
+        "interrupted": outcome.interrupted,
+        "hypervolume": ledger.hypervolume(),
+        "epochs": ledger.epochs_spent(),
+        "infeasible": ledger.infeasible,
+        "front": [
+            {"trial": r.number, "metrics": r.metrics, "config": r.config.to_mapping()}
+            for r in ledger.front()
+        ],
+        "trials": {r.number: r.status for r in ledger.records.values()},
+        "lessons": lessons(ledger),
+    }
