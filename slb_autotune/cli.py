@@ -49,6 +49,8 @@ CORES = os.cpu_count() or 1
 
 def main() -> None:
     """Run the command line; what we can explain ends in one sentence and a hint."""
+    # A user's own network is looked for where the command is given, as `python -m` would.
+    sys.path.insert(0, str(Path.cwd()))
     try:
         app()
     except SlbError as error:

@@ -193,7 +193,8 @@ class CostModel:
         """The layers whose bits can be set."""
         key = _network_key(config)
         if key not in self._layers:
-            self._layers[key] = network_on_meta(config.updated({"weight_bits": 32}), self.info)[1]
+            plain = config.updated({"weight_bits": 32, "activation_bits": 32})
+            self._layers[key] = network_on_meta(plain, self.info)[1]
         return self._layers[key]
 
     def cost(self, config: TrialConfig) -> Cost:

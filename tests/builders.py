@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import nn
 
 from slb_autotune.config import TrialConfig
+from slb_autotune.cost import CostModel
 from slb_autotune.data.base import DataInfo
+from slb_autotune.search.ledger import Ledger
+from slb_autotune.search.work import Order
+from slb_autotune.study_config import StudyConfig
 
 CIFAR = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
 
@@ -39,3 +44,58 @@ def tiny_network(bias: bool = False) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(5, 10),
     )
+
+
+def tiny_study(**changes: Any) -> StudyConfig:
+    """A study over T_e and the bits of each stage of `tiny_config`; changes by top-level key."""
+    values = {
+        "name": "tiny",
+        "trial": TINY,
+        "space": {
+            "T_e": {"log": [1, 10000]},
+            "weight_bits": {"choices": [1, 2, 4], "per": "stage"},
+        },
+        "warm_start": {"uniform": False, "paper": False},
+    }
+    return StudyConfig.from_mapping({**values, **changes})
+
+
+def fake_row(order: Order, until: int, **changes: Any) -> dict[str, Any]:
+    """What a worker would tell of `order` at epoch `until`: more bits and T_e near 100 are good."""
+    config = TrialConfig.from_mapping(order.config)
+    bits = order.costs["average_weight_bits"]
+    off = abs(math.log10(config.temperature.T_e) - 2)
+    row = {"status": "done", "epoch": until, "trial_epochs": until, "seconds": 1.0}
+    row |= {"val_accuracy": 80 + 10 * (1 - 1 / bits) - 5 * off + until, "train_loss": 1.0}
+    return {**row, **order.costs, **changes}
+
+
+def play(ledger: Ledger, most: int = 1000) -> list[int]:
+    """Take the ledger's orders one after the other with `fake_row`; the numbers taken."""
+    taken: list[int] = []
+    waiting = [record.number for record in ledger.with_status("running")]
+    while len(taken) < most:
+        if waiting:
+            number = waiting.pop(0)
+            order = ledger.take_up(number)
+        else:
+            found = ledger.next_order()
+            if found is None:
+                break
+            number, order = found
+        taken.append(number)
+        for phase in order.phases[:-1]:
+            row = fake_row(order, phase["until"], status="rung")
+            if not ledger.record_rung(number, phase["rung"], row):
+                break
+        else:
+            ledger.finish(number, fake_row(order, order.phases[-1]["until"]))
+    return taken
+
+
+_COSTS: dict[DataInfo, CostModel] = {}
+
+
+def shared_costs(info: DataInfo) -> CostModel:
+    """One cost model for all ledgers of a test run: it only remembers, and is slow to fill."""
+    return _COSTS.setdefault(info, CostModel(info))

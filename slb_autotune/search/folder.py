@@ -104,6 +104,13 @@ def _cut_torn_line(path: Path) -> None:
             file.truncate(end)
 
 
+def blank_ledger(config: StudyConfig) -> Ledger:
+    """The books of a study that is only thought about: in memory, writing nothing."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(directions=list(config.goals().values()))
+    return Ledger(config, study, Path(config.storage.folder))
+
+
 def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
     """The books of the study, new or as they were left."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from slb_autotune.errors import InputError
@@ -66,13 +65,15 @@ def importances(ledger: Ledger) -> dict[str, float]:
     objective = first_learned(ledger)
     if objective is None or len(ledger.results()) < FEWEST_FOR_IMPORTANCE:
         return {}
+    # PED-ANOVA asks what leads to low values.
+    sign = -1.0 if ledger.goals.directions[objective] == "maximize" else 1.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.simplefilter("ignore")
         try:
             found = get_param_importances(
                 ledger.study,
                 evaluator=PedAnovaImportanceEvaluator(),
-                target=lambda trial: trial.values[objective],
+                target=lambda trial: sign * trial.values[objective],
             )
         except (ValueError, RuntimeError):
             return {}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import optuna
 
 from slb_autotune import data
 from slb_autotune.errors import ConfigError
 from slb_autotune.machine import isolated, resolve_device
+from slb_autotune.search.folder import blank_ledger
 from slb_autotune.search.ledger import Ledger
 from slb_autotune.search.rungs import phases
 from slb_autotune.search.study import check_feasible, slots_of
@@ -66,9 +64,7 @@ class Plan:
 
 def plan(config: StudyConfig) -> Plan:
     """Measure one step and estimate the rest; nothing is written."""
-    study = optuna.create_study(directions=list(config.goals().values()))
-    with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger(config, study, Path(folder))
+    ledger = blank_ledger(config)
     check_feasible(ledger)
     feasible, memory = _sample(ledger)
     stages = phases(config.early_stopping, ledger.base.epochs)

@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-import optuna
 
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.run_folder import write_atomically
-from slb_autotune.search.folder import StudyFolder, open_ledger
+from slb_autotune.search.folder import StudyFolder, blank_ledger, open_ledger
 from slb_autotune.search.ledger import Ledger, StudyStopped
 from slb_autotune.search.warm import warm_values
 from slb_autotune.study_config import StudyConfig
@@ -171,9 +168,7 @@ def check_feasible(ledger: Ledger) -> None:
 
 def check_study(config: StudyConfig) -> None:
     """What `validate` checks beyond the file: that some allocation meets the constraints."""
-    with TemporaryDirectory() as folder:
-        study = optuna.create_study(directions=list(config.goals().values()))
-        check_feasible(Ledger(config, study, Path(folder)))
+    check_feasible(blank_ledger(config))
 
 
 def least_config(ledger: Ledger) -> Any:

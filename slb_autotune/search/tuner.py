@@ -56,7 +56,8 @@ class LedgerSearcher(Searcher):
     """Gives Ray the ledger's orders, unfinished trials first, and takes the ends back."""
 
     def __init__(self, ledger: Ledger, changed: OnChange) -> None:
-        super().__init__(metric=ledger.goals.metrics[0], mode="max")
+        # Ray wants a metric that every result has, a failed one too.
+        super().__init__(metric="rung", mode="max")
         self.ledger, self.changed = ledger, changed
         self.unfinished = [record.number for record in ledger.with_status("running")]
         self.numbers: dict[str, int] = {}

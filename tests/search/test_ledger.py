@@ -1,0 +1,550 @@
+"""The books of a study: what is asked, what is told, and what survives a kill."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.samplers._tpe.sampler import _split_trials
+from optuna.trial import FrozenTrial, TrialState
+
+from slb_autotune.config import TrialConfig
+from slb_autotune.cost import estimate
+from slb_autotune.search.folder import StudyFolder, open_ledger
+from slb_autotune.search.ledger import Ledger, Record, StudyStopped
+from slb_autotune.study_config import StudyConfig
+from tests.builders import TINY, fake_row, play, shared_costs, tiny_study
+
+# ResNet20 of width 4: 3,892 bytes at 1 bit, 8,756 at 4.
+TIGHT = "size_bytes <= 4500 B"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    monkeypatch.setattr("slb_autotune.search.ledger.CostModel", shared_costs)
+    monkeypatch.setattr("os.fsync", lambda file: None)  # a kill is no power cut
+
+
+def in_memory(config: StudyConfig | None = None, **changes: Any) -> Ledger:
+    config = tiny_study(**changes) if config is None else config
+    study = optuna.create_study(directions=list(config.goals().values()))
+    return Ledger(config, study, Path("nowhere"))
+
+
+def on_disk(folder: Path, **changes: Any) -> Ledger:
+    config = tiny_study(**changes)
+    files = StudyFolder(folder, config.name)
+    files.path.mkdir(parents=True, exist_ok=True)
+    return open_ledger(config, files)
+
+
+def trials_of(ledger: Ledger) -> list[FrozenTrial]:
+    return ledger.study.get_trials(deepcopy=False)
+
+
+def run_points(accuracies_and_bits: list[tuple[float, int]], **changes: Any) -> Ledger:
+    """A ledger of finished trials with these accuracies and bits, each T_e another."""
+    points = [
+        {"weight_bits": bits, "T_e": 100.0 + i} for i, (_, bits) in enumerate(accuracies_and_bits)
+    ]
+    ledger = in_memory(space={}, points=points, **changes)
+    for accuracy, _ in accuracies_and_bits:
+        found = ledger.next_order()
+        assert found is not None
+        ledger.finish(found[0], fake_row(found[1], 1, val_accuracy=accuracy))
+    return ledger
+
+
+# -- asking ----------------------------------------------------------------------------------
+
+
+def test_an_order_says_all_that_a_worker_needs(tmp_path: Path) -> None:
+    ledger = on_disk(tmp_path, early_stopping={"rungs": [0.5]}, trial={**TINY, "epochs": 4})
+    found = ledger.next_order()
+    assert found is not None
+    number, order = found
+    assert Path(order.folder) == ledger.folder.absolute() / "trials" / f"{number:05d}"
+    assert [phase["until"] for phase in order.phases] == [2, 4]
+    assert order.attempt == 1
+    assert not order.test
+    config = TrialConfig.from_mapping(order.config)
+    assert order.costs == estimate(config, ledger.info).metrics()
+    assert ledger.space.config(ledger.records[number].params) == config
+    assert ledger.records[number].status == "running"
+
+
+def test_infeasible_draws_are_told_pruned_with_what_they_break_and_do_not_count() -> None:
+    ledger = in_memory(constraints=[TIGHT], budget={"trials": 12}, sampler="random")
+    play(ledger)
+    refused = [t for t in trials_of(ledger) if t.user_attrs["status"] == "infeasible"]
+    assert len(refused) == ledger.infeasible > 0
+    assert len(ledger.records) == 12
+    assert not {t.number for t in refused} & ledger.records.keys()
+    for trial in refused:
+        assert trial.state == TrialState.PRUNED
+        size = ledger.costs.cost(ledger.space.config(trial.params)).size_bytes
+        assert trial.constraints == {"size_bytes <= 4500": pytest.approx(size / 4500 - 1)}
+        assert trial.user_attrs["reason"] == f"size_bytes is {size}, not size_bytes <= 4500"
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+def test_no_infeasible_configuration_is_ever_issued(sampler: str) -> None:
+    ledger = in_memory(
+        constraints=[TIGHT, "bitops <= 40 M", "average_weight_bits >= 1.05"],
+        budget={"trials": 10},
+        sampler=sampler,
+    )
+    play(ledger)
+    assert ledger.infeasible > 0
+    for record in ledger.records.values():
+        cost = estimate(record.config, ledger.info)
+        assert cost.size_bytes <= 4500
+        assert cost.bitops <= 40e6
+        assert cost.average_weight_bits >= 1.05
+
+
+def test_tpe_learns_where_the_feasible_configurations_are() -> None:
+    """At this limit 3 % of random draws are feasible."""
+    space = {
+        "T_e": {"log": [1, 10000]},
+        "weight_bits": {"choices": [1, 2, 4, 8], "per": "layer"},
+    }
+    ledger = in_memory(space=space, constraints=["size_bytes <= 7000"], budget={"trials": 40})
+    random = np.random.default_rng(0)
+    draws = [ledger.space.config(ledger.space.draw(random)) for _ in range(400)]
+    blind = np.mean([ledger.costs.cost(config).size_bytes <= 7000 for config in draws])
+    play(ledger)
+    last = [t.user_attrs["status"] for t in trials_of(ledger)[-40:]]
+    assert blind < 0.1
+    assert last.count("infeasible") < 20
+
+
+def test_draws_that_are_no_valid_trial_are_infeasible_too() -> None:
+    space = {"T_s": {"log": [0.01, 100]}, "T_e": {"log": [0.1, 1000]}}
+    ledger = in_memory(space=space, budget={"trials": 10}, sampler="random")
+    play(ledger)
+    refused = [t for t in trials_of(ledger) if t.user_attrs["status"] == "infeasible"]
+    assert refused
+    for trial in refused:
+        assert trial.params["temperature.T_s"] > trial.params["temperature.T_e"]
+        assert trial.constraints == {"valid": 1.0}
+        assert "T_e must be at least T_s" in trial.user_attrs["reason"]
+
+
+def test_a_study_whose_draws_are_all_infeasible_stops_and_says_why() -> None:
+    ledger = in_memory(constraints=["size_bytes <= 3 kB"], sampler="random")
+    with pytest.raises(StudyStopped, match="the first 500 draws are all infeasible; the last: "):
+        ledger.next_order()
+
+
+def test_too_large_for_the_memory_is_infeasible() -> None:
+    ledger = in_memory()
+    cost = ledger.costs.cost(ledger.base)
+    ledger.memory = cost.training_bytes - 1
+    found, reason = ledger.violations(cost)
+    assert found["memory"] > 0
+    assert reason.startswith("training needs ")
+    ledger.memory = cost.training_bytes
+    assert ledger.violations(cost) == ({}, "")
+
+
+def test_the_same_configuration_is_trained_once_and_its_result_reused() -> None:
+    space = {"weight_bits": [1, 2, 4]}
+    ledger = in_memory(space=space, budget={"trials": 12}, sampler="random")
+    taken = play(ledger)
+    assert len(taken) == 3
+    reused = ledger.with_status("reused")
+    assert len(ledger.records) == 12 == len(taken) + len(reused)
+    for record in reused:
+        earlier = ledger.records[record.reused_from or 0]
+        assert earlier.status == "done"
+        assert (record.config, record.metrics) == (earlier.config, earlier.metrics)
+        assert record.epochs == 0
+        trial = trials_of(ledger)[record.number]
+        assert trial.state == TrialState.COMPLETE
+        assert trial.values == trials_of(ledger)[earlier.number].values
+    assert {record.status for record in ledger.front()} == {"done"}
+
+
+def test_points_are_taken_in_order_and_then_there_is_nothing_left() -> None:
+    points = [{"weight_bits": 4, "T_e": 5.0}, {"weight_bits": 1}, {"lr": 0.2}, {"weight_bits": 1}]
+    ledger = in_memory(space={}, points=points)
+    base = TrialConfig.from_mapping(TINY)
+    assert play(ledger) == [0, 1, 2]
+    assert [r.config for r in ledger.records.values()] == [base.updated(p) for p in points]
+    assert [r.status for r in ledger.records.values()] == ["done", "done", "done", "reused"]
+    assert ledger.next_order() is None
+
+
+def test_a_list_of_points_is_not_cut_by_the_default_number_of_trials() -> None:
+    ledger = in_memory(space={}, points=[{"T_e": 100.0 + i} for i in range(45)])
+    assert len(play(ledger)) == 45
+
+
+def test_what_was_enqueued_comes_first_each_once_with_its_source() -> None:
+    ledger = in_memory(budget={"trials": 4})
+    bits = {f"weight_bits/layer{i}.*": 2 for i in (1, 2, 3)}
+    first = {"temperature.T_e": 50.0, **bits}
+    ledger.enqueue([first, first], "mine")
+    ledger.enqueue([{"temperature.T_e": 60.0}], "other")
+    play(ledger)
+    records = list(ledger.records.values())
+    assert [r.source for r in records] == ["mine", "other", "sampler", "sampler"]
+    assert records[0].params == first
+    assert records[1].params["temperature.T_e"] == 60.0
+
+
+# -- telling ---------------------------------------------------------------------------------
+
+
+def test_a_finished_trial_is_complete_and_feasible() -> None:
+    ledger = in_memory(constraints=[TIGHT], budget={"trials": 5})
+    play(ledger)
+    for record in ledger.with_status("done"):
+        trial = trials_of(ledger)[record.number]
+        assert trial.state == TrialState.COMPLETE
+        assert trial.values == [record.metrics["val_accuracy"], record.metrics["size_bytes"]]
+        assert trial.constraints.keys() == {"size_bytes <= 4500", "stopped early"}
+        assert max(trial.constraints.values()) <= 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_an_objective_that_is_not_a_number_fails_the_trial(value: float | None) -> None:
+    ledger = in_memory()
+    found = ledger.next_order()
+    assert found is not None
+    ledger.finish(found[0], fake_row(found[1], 1, val_accuracy=value))
+    record = ledger.records[found[0]]
+    assert record.status == "failed"
+    assert record.reason.startswith("an objective is not a number: {'val_accuracy': ")
+    assert trials_of(ledger)[found[0]].state == TrialState.FAIL
+    assert ledger.front() == []
+
+
+def test_a_failed_trial_keeps_its_reason() -> None:
+    ledger = in_memory()
+    found = ledger.next_order()
+    assert found is not None
+    ledger.finish(found[0], {"status": "failed", "reason": "the loss became nan", "rung": 0})
+    assert ledger.records[found[0]].reason == "the loss became nan"
+    assert ledger.records[found[0]].status == "failed"
+    assert trials_of(ledger)[found[0]].state == TrialState.FAIL
+
+
+def test_words_and_what_ray_adds_are_no_metrics() -> None:
+    ledger = in_memory()
+    found = ledger.next_order()
+    assert found is not None
+    extra = {"training_iteration": 3, "pid": 7, "hostname": "x", "done": True, "rung": 0}
+    ledger.finish(found[0], fake_row(found[1], 1, **extra))
+    metrics = ledger.records[found[0]].metrics
+    assert not metrics.keys() & {*extra, "status", "trial_epochs"}
+    assert {"val_accuracy", "size_bytes", "seconds"} <= metrics.keys()
+
+
+STOPPING = {"rungs": [0.5], "spared": 0.0, "minimum": 4, "keep": 0.5}
+
+
+def stopping_ledger(**changes: Any) -> Ledger:
+    return in_memory(
+        early_stopping=STOPPING,
+        trial={**TINY, "epochs": 4},
+        space={"T_e": {"log": [1, 1e4]}},
+        **changes,
+    )
+
+
+def test_a_trial_behind_at_a_rung_is_stopped_as_pruned_and_violated() -> None:
+    ledger = stopping_ledger()
+    decisions = []
+    for accuracy in (50.0, 60.0, 70.0, 10.0, 80.0):
+        found = ledger.next_order()
+        assert found is not None
+        number, order = found
+        row = fake_row(order, 2, status="rung", val_accuracy=accuracy)
+        decisions.append(ledger.record_rung(number, 0, row))
+    assert decisions == [True, True, True, False, True]
+    record = ledger.records[3]
+    assert (record.status, record.epochs) == ("stopped", 2)
+    # Place 4 of 4, two are kept: two places too far back.
+    assert record.reason == "rung 0: behind by 50% of the trials"
+    assert trials_of(ledger)[3].state == TrialState.PRUNED
+    assert trials_of(ledger)[3].constraints == {"stopped early": 0.5}
+    assert record.rungs[0]["val_accuracy"] == 10.0
+    ledger.finish(3, fake_row(ledger.order(3), 4))
+    assert ledger.records[3].status == "stopped"
+
+
+def test_a_spared_trial_goes_on_however_bad() -> None:
+    ledger = in_memory(
+        early_stopping={**STOPPING, "spared": 1.0},
+        trial={**TINY, "epochs": 4},
+        space={"T_e": {"log": [1, 1e4]}},
+    )
+    for accuracy in (50.0, 60.0, 70.0, 80.0, 0.0):
+        found = ledger.next_order()
+        assert found is not None
+        row = fake_row(found[1], 2, status="rung", val_accuracy=accuracy)
+        assert ledger.record_rung(found[0], 0, row)
+
+
+@pytest.mark.parametrize("objectives", [{}, {"val_accuracy": "maximize"}], ids=["two", "one"])
+def test_what_was_stopped_or_infeasible_is_never_among_tpe_s_good(objectives: dict) -> None:
+    ledger = in_memory(
+        early_stopping=STOPPING,
+        trial={**TINY, "epochs": 4},
+        objectives=objectives,
+        constraints=["size_bytes <= 6000"],
+        budget={"trials": 40},
+    )
+    play(ledger)
+    trials = trials_of(ledger)
+    assert len(ledger.with_status("stopped")) > 5
+    assert ledger.infeasible > 5
+    complete = len(ledger.with_status("done", "reused"))
+    for good_count in range(1, complete + 1):
+        good, _ = _split_trials(ledger.study, trials, good_count)
+        assert {t.user_attrs["status"] for t in good} <= {"done", "reused"}
+
+
+# -- the end of a study ------------------------------------------------------------------------
+
+
+def test_the_budget_of_trials() -> None:
+    ledger = in_memory(budget={"trials": 3})
+    assert play(ledger) == [0, 1, 2]
+    assert ledger.exhausted()
+
+
+def test_running_trials_count_towards_the_budget() -> None:
+    ledger = in_memory(budget={"trials": 2})
+    assert ledger.next_order() is not None
+    assert ledger.next_order() is not None
+    assert ledger.next_order() is None
+
+
+def test_the_budget_of_epochs_counts_what_was_stopped_too() -> None:
+    ledger = stopping_ledger(budget={"trials": None, "epochs": 30})
+    play(ledger)
+    stopped, done = ledger.with_status("stopped"), ledger.with_status("done")
+    assert stopped
+    assert ledger.epochs_spent() == 2 * len(stopped) + 4 * len(done)
+    assert 30 <= ledger.epochs_spent() < 34
+
+
+def test_a_failed_trial_spends_its_epochs() -> None:
+    ledger = in_memory(budget={"trials": None, "epochs": 5})
+    found = ledger.next_order()
+    assert found is not None
+    failed = {"status": "failed", "reason": "nan", "rung": 0, "trial_epochs": 5}
+    ledger.finish(found[0], failed)
+    assert ledger.epochs_spent() == 5
+    assert ledger.exhausted()
+
+
+def test_patience_ends_a_study_whose_hypervolume_does_not_grow() -> None:
+    grow = [(10.0, 1), (20.0, 1), (30.0, 1), (40.0, 1)]
+    assert not run_points(grow, budget={"patience": 2}).exhausted()
+    ledger = run_points([*grow, (39.0, 1)], budget={"patience": 2})
+    assert not ledger.exhausted()
+    ledger = run_points([*grow, (39.0, 1), (38.0, 1)], budget={"patience": 2})
+    assert ledger.exhausted()
+    # 40.02 is a twentieth of a percent more than 40.
+    tail = [(39.0, 1), (40.02, 1)]
+    assert run_points([*grow, *tail], budget={"patience": 2}).exhausted()
+    assert not run_points([*grow, *tail], budget={"patience": 2, "growth": 0.0001}).exhausted()
+
+
+def test_a_space_that_was_tried_whole_ends_a_study_without_a_number_of_trials() -> None:
+    ledger = in_memory(
+        space={"weight_bits": [1, 2]}, budget={"trials": None, "epochs": 1000}, sampler="random"
+    )
+    calls = 0
+    ask = ledger.study.ask
+
+    def counted(*args: Any, **kwargs: Any) -> optuna.Trial:
+        nonlocal calls
+        calls += 1
+        assert calls < 1000, "next_order goes round and round"
+        return ask(*args, **kwargs)
+
+    ledger.study.ask = counted  # type: ignore[method-assign]
+    assert len(play(ledger)) == 2
+
+
+def fail_with(ledger: Ledger, *reasons: str) -> None:
+    for reason in reasons:
+        found = ledger.next_order()
+        assert found is not None
+        ledger.fail(found[0], reason)
+
+
+def test_a_study_is_hopeless_after_three_equal_failures() -> None:
+    ledger = in_memory()
+    fail_with(ledger, "no such file", "no such file")
+    assert ledger.hopeless() == ""
+    fail_with(ledger, "no such file")
+    assert ledger.hopeless() == "no such file"
+
+
+def test_a_study_with_different_failures_or_a_result_is_not_hopeless() -> None:
+    ledger = in_memory()
+    fail_with(ledger, "a", "a", "b")
+    assert ledger.hopeless() == ""
+    ledger = in_memory()
+    play(ledger, most=1)
+    fail_with(ledger, "a", "a", "a")
+    assert ledger.hopeless() == ""
+
+
+# -- what is known -----------------------------------------------------------------------------
+
+
+def test_the_front_and_its_hypervolume_by_hand() -> None:
+    ledger = run_points([(50.0, 1), (70.0, 2), (60.0, 4), (90.0, 4), (40.0, 1)])
+    assert [r.number for r in ledger.front()] == [0, 1, 3]
+    sizes = [r.metrics["size_bytes"] for r in ledger.front()]
+    assert sizes == sorted(sizes)
+    float_size = estimate(ledger.base.updated({"weight_bits": 32}), ledger.info).size_bytes
+    assert ledger.reference() == [0.0, float_size]
+    one, two, four = sizes
+    area = 50 * (float_size - one) + 20 * (float_size - two) + 20 * (float_size - four)
+    assert ledger.hypervolume() == pytest.approx(area / (100 * float_size))
+    first = [r for r in ledger.results() if r.number == 0]
+    assert ledger.hypervolume(first) == pytest.approx(50 * (float_size - one) / (100 * float_size))
+
+
+def test_no_results_no_front_no_volume() -> None:
+    ledger = in_memory()
+    assert ledger.front() == []
+    assert ledger.hypervolume() == 0.0
+    assert ledger.hypervolume([]) == 0.0
+
+
+def test_the_reference_of_a_minimised_metric_is_frozen_at_the_first_results() -> None:
+    ledger = in_memory(objectives={"train_loss": "minimize"}, budget={"trials": 3})
+    assert ledger.reference() == []
+    for loss, volume in ((2.0, 0.5), (1.0, 0.75), (50.0, 0.75)):
+        found = ledger.next_order()
+        assert found is not None
+        ledger.finish(found[0], fake_row(found[1], 1, train_loss=loss))
+        assert ledger.reference() == [4.0]
+        assert ledger.hypervolume() == pytest.approx(volume)
+
+
+def test_a_constraint_on_what_was_learned_filters_the_front() -> None:
+    values = [(85.0, 1), (92.0, 2), (95.0, 4)]
+    assert [r.number for r in run_points(values).front()] == [0, 1, 2]
+    ledger = run_points(values, constraints=["val_accuracy >= 90"])
+    assert [r.number for r in ledger.front()] == [1, 2]
+    assert [r.number for r in ledger.results()] == [1, 2]
+    worst = trials_of(ledger)[0]
+    assert worst.state == TrialState.COMPLETE
+    assert worst.constraints["val_accuracy >= 90"] == pytest.approx(5 / 90)
+
+
+def test_a_constraint_on_a_metric_that_a_trial_lacks_is_violated() -> None:
+    ledger = run_points([(95.0, 1)], constraints=["val_psnr >= 30"])
+    assert ledger.results() == []
+    assert trials_of(ledger)[0].constraints["val_psnr >= 30"] == 1.0
+
+
+def test_correlations_are_of_spared_trials_alone() -> None:
+    early = {"rungs": [0.5], "spared": 1.0}
+    ledger = in_memory(early_stopping=early, trial={**TINY, "epochs": 4}, budget={"trials": 6})
+    play(ledger)
+    (found,) = ledger.correlations()
+    assert (found.rung, found.epochs, found.trials) == (0, 2, 6)
+    assert found.spearman == pytest.approx(1.0)
+    none = in_memory(
+        early_stopping={**early, "spared": 0.0}, trial={**TINY, "epochs": 4}, budget={"trials": 4}
+    )
+    play(none)
+    assert none.correlations()[0].trials == 0
+
+
+# -- killed and opened again -------------------------------------------------------------------
+
+
+def summary(record: Record) -> tuple[Any, ...]:
+    """All of a record but its attempt."""
+    return (
+        *(record.number, record.status, record.config, record.params, record.metrics),
+        *(record.rungs, record.reason, record.epochs, record.source, record.reused_from),
+    )
+
+
+KILLED = {
+    "trial": {**TINY, "epochs": 4},
+    "space": {
+        "T_e": {"log": [1, 10000]},
+        "lr": {"log": [0.01, 1]},
+        "weight_bits": {"choices": [1, 2, 4], "per": "stage"},
+    },
+    "constraints": ["size_bytes <= 5500"],
+    "early_stopping": {"rungs": [0.5], "minimum": 2, "spared": 0.0},
+    "budget": {"trials": 6},
+}
+
+
+def killed_study(sampler: str) -> dict[str, Any]:
+    return {**KILLED, "sampler": {"name": sampler, "startup_trials": 2, "population": 3}}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+def test_opened_again_it_has_the_same_records(tmp_path: Path, sampler: str) -> None:
+    ledger = on_disk(tmp_path, **killed_study(sampler))
+    play(ledger)
+    again = on_disk(tmp_path, **killed_study(sampler))
+    assert again.records == ledger.records
+    assert again.infeasible == ledger.infeasible
+    assert again.next_order() is None
+    assert (again.hypervolume(), again.reference()) == (ledger.hypervolume(), ledger.reference())
+    assert len(again.front()) == len(ledger.front()) > 0
+
+
+def test_an_unfinished_trial_is_taken_up_as_the_next_attempt(tmp_path: Path) -> None:
+    ledger = on_disk(tmp_path)
+    found = ledger.next_order()
+    assert found is not None
+    for attempt in (2, 3):
+        again = on_disk(tmp_path)
+        assert [r.number for r in again.with_status("running")] == [found[0]]
+        order = again.take_up(found[0])
+        assert order.attempt == attempt
+        assert (order.config, order.folder) == (found[1].config, found[1].folder)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+def test_killed_after_any_write_it_ends_as_if_never_killed(tmp_path: Path, sampler: str) -> None:
+    """The journal of a whole study is cut after its lines and the study goes on from there."""
+    whole = on_disk(tmp_path / "whole", **killed_study(sampler))
+    play(whole)
+    assert {r.status for r in whole.records.values()} == {"done", "stopped"}
+    assert whole.infeasible > 0
+    expected = [summary(record) for record in whole.records.values()]
+    states = [(t.state, t.constraints) for t in trials_of(whole)]
+    lines = StudyFolder(tmp_path / "whole", "tiny").journal_path.read_bytes().splitlines(True)
+    assert len(lines) > 60
+    for cut in range(2, len(lines), 2 if sampler == "random" else 5):
+        folder = tmp_path / str(cut)
+        files = StudyFolder(folder, "tiny")
+        files.path.mkdir(parents=True)
+        files.journal_path.write_bytes(b"".join(lines[:cut]) + b'{"torn')
+        again = on_disk(folder, **killed_study(sampler))
+        play(again)
+        assert [summary(record) for record in again.records.values()] == expected, lines[cut - 1]
+        assert [(t.state, t.constraints) for t in trials_of(again)] == states, lines[cut - 1]
+        assert again.infeasible == whole.infeasible
+
+
+def test_a_second_driver_is_refused_while_the_first_holds_the_study(tmp_path: Path) -> None:
+    files = StudyFolder(tmp_path, "tiny")
+    with files.lock(), pytest.raises(Exception, match="study 'tiny' is being run by process"):
+        with files.lock():
+            pass
+    with files.lock():
+        pass

@@ -1,0 +1,197 @@
+"""Studies with real Ray and real Optuna storage."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from typer.testing import CliRunner
+
+from slb_autotune.cli import app
+from slb_autotune.errors import ConfigError, InputError
+from slb_autotune.search.folder import StudyFolder, open_ledger
+from slb_autotune.search.ledger import Ledger, StudyStopped
+from slb_autotune.search.study import check_study, run_study
+from slb_autotune.search.tuner import LedgerSearcher, RungScheduler, StudyStopper, start_ray
+from slb_autotune.study_config import StudyConfig
+from slb_autotune.training import train
+
+SMALL = {
+    "network": {"name": "resnet20", "width": 4},
+    "data": {"name": "digits", "train_images": 100},
+    "batch_size": 50,
+    "epochs": 2,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_ray() -> Iterator[None]:
+    """One Ray for all studies of this file; a study does not shut down what it did not start."""
+    start_ray(None, 2)
+    yield
+    ray.shutdown()
+
+
+def study(
+    folder: Path, name: str = "s", trial: dict | None = None, **fields: object
+) -> StudyConfig:
+    values = {
+        "name": name,
+        "trial": {**SMALL, **(trial or {})},
+        "space": {
+            "T_e": {"log": [1, 10000]},
+            "weight_bits": {"choices": [1, 2, 4], "per": "stage"},
+        },
+        "budget": {"trials": 4},
+        "resources": {"concurrent": 2},
+        "storage": {"folder": str(folder)},
+        **fields,
+    }
+    if "points" in fields:
+        values.pop("space")
+    return StudyConfig.from_mapping(values)
+
+
+def test_a_study_runs_to_its_budget_and_can_be_given_more(tmp_path: Path) -> None:
+    outcome = run_study(study(tmp_path))
+    ledger = outcome.ledger
+    assert len(ledger.with_status("done")) == 4
+    assert [record.source for record in ledger.with_status("done")] == [
+        *("uniform 1 bit", "uniform 2 bit", "uniform 4 bit"),
+        "paper",
+    ]
+    assert not outcome.interrupted
+    assert ledger.front()
+    assert 0 < ledger.hypervolume() < 1
+    assert ledger.epochs_spent() == 8
+    more = run_study(study(tmp_path, budget={"trials": 6}), resume=True).ledger
+    assert len(more.with_status("done", "reused")) == 6
+    assert {n: more.records[n].metrics for n in range(4)} == {
+        n: ledger.records[n].metrics for n in range(4)
+    }
+    with pytest.raises(InputError, match="study 's' exists already"):
+        run_study(study(tmp_path))
+
+
+def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(tmp_path: Path) -> None:
+    points = [{"weight_bits": 4, "seed": 3}, {"weight_bits": 1}, {"activation_bits": 2}]
+    config = study(tmp_path, points=points, resources={"concurrent": 1})
+    ledger = run_study(config).ledger
+    for record in ledger.with_status("done"):
+        alone = train(record.config).metrics
+        for name in ("val_accuracy", "val_loss", "train_loss", "quantization_gap", "size_bytes"):
+            assert record.metrics[name] == alone[name], name
+
+
+def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
+    points = [{"T_e": T_e} for T_e in (1000.0, 800.0, 600.0, 500.0, 1.0, 1.5, 2.0, 2.5)]
+    config = study(
+        tmp_path,
+        trial={"epochs": 4, "data": {"name": "digits", "train_images": 600}},
+        points=points,
+        objectives={"val_accuracy": "maximize"},
+        early_stopping={"rungs": [0.5], "minimum": 4, "spared": 0.0},
+        resources={"concurrent": 1},
+    )
+    ledger = run_study(config).ledger
+    stopped = ledger.with_status("stopped")
+    assert stopped
+    assert ledger.with_status("done")
+    states = {trial.number: trial.state.name for trial in ledger.study.trials}
+    assert {states[record.number] for record in stopped} == {"PRUNED"}
+    assert all(record.epochs == 2 for record in stopped)
+    assert all(record.epochs == 6 for record in ledger.with_status("done"))
+
+
+class TestFailures:
+    def test_a_failing_trial_is_recorded_and_the_study_goes_on(self, tmp_path: Path) -> None:
+        points = [
+            {"optimizer.lr": 1e30, "lr_schedule.name": "constant"},
+            {"network.name": "tests.search.networks:broken"},
+            {"weight_bits": 1},
+        ]
+        ledger = run_study(study(tmp_path, points=points)).ledger
+        assert [ledger.records[n].status for n in range(3)] == ["failed", "failed", "done"]
+        assert "the loss became nan in epoch 1" in ledger.records[0].reason
+        assert ledger.records[1].reason == 'KeyError: "a bug of the user\'s"'
+        error = tmp_path / "studies" / "s" / "trials" / "00001" / "error.txt"
+        assert "in forward" in error.read_text()
+
+    def test_a_killed_worker_is_tried_again(self, tmp_path: Path) -> None:
+        options = {"marker": str(tmp_path / "killed")}
+        points = [{"network": {"name": "tests.search.networks:killer", "options": options}}]
+        ledger = run_study(study(tmp_path, points=points)).ledger
+        assert (tmp_path / "killed").exists()
+        assert ledger.records[0].status == "done"
+
+    def test_the_same_failure_again_and_again_stops_the_study(self, tmp_path: Path) -> None:
+        trial = {"network": {"name": "tests.search.networks:broken", "width": 4}}
+        config = study(tmp_path, trial=trial, budget={"trials": 30})
+        with pytest.raises(StudyStopped, match="every trial failed for the same reason: KeyError"):
+            run_study(config)
+        files = StudyFolder(tmp_path, "s")
+        assert len(open_ledger(config, files).records) < 10
+
+
+def test_the_same_configuration_is_not_trained_twice(tmp_path: Path) -> None:
+    points = [{"weight_bits": 1}, {"weight_bits": 1}, {"weight_bits": 1, "seed": 1}]
+    config = study(tmp_path, points=points, resources={"concurrent": 1})
+    ledger = run_study(config).ledger
+    assert [ledger.records[n].status for n in range(3)] == ["done", "reused", "done"]
+    assert ledger.records[1].reused_from == 0
+    assert ledger.records[1].metrics == ledger.records[0].metrics
+    assert not (tmp_path / "studies" / "s" / "trials" / "00001").exists()
+
+
+def test_what_ray_pickles_holds_no_storage(tmp_path: Path) -> None:
+    config = study(tmp_path)
+    ledger = open_ledger(config, _made(StudyFolder(tmp_path, "s")))
+    for thing in (
+        LedgerSearcher(ledger, lambda: None),
+        RungScheduler(ledger, lambda: None),
+        StudyStopper(lambda: False),
+    ):
+        assert len(pickle.dumps(thing)) < 2000
+
+
+def _made(files: StudyFolder) -> StudyFolder:
+    files.path.mkdir(parents=True)
+    return files
+
+
+def test_a_constraint_that_nothing_can_meet_is_refused(tmp_path: Path) -> None:
+    config = study(tmp_path, constraints=("size_bytes <= 1 kB",))
+    with pytest.raises(ConfigError, match="no allocation can meet size_bytes <= 1000"):
+        check_study(config)
+
+
+def test_a_torn_last_line_of_the_journal_is_cut(tmp_path: Path) -> None:
+    run_study(study(tmp_path, points=[{"weight_bits": 1}]))
+    journal = StudyFolder(tmp_path, "s").journal_path
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 4, "trial_')
+    assert len(_books(tmp_path).records) == 1
+
+
+def _books(folder: Path) -> Ledger:
+    files = StudyFolder(folder, "s")
+    return open_ledger(files.config(), files)
+
+
+def test_confirm_and_recommend(tmp_path: Path) -> None:
+    run_study(study(tmp_path, budget={"trials": 3}))
+    runner = CliRunner()
+    chosen = runner.invoke(app, ["recommend", "s", "--runs", str(tmp_path), "--json"])
+    assert json.loads(chosen.stdout)["trial"] in {r.number for r in _books(tmp_path).front()}
+    refused = runner.invoke(app, ["recommend", "s", "--runs", str(tmp_path), "--size", "1kB"])
+    assert "no member of the front fits 1,000 bytes" in str(refused.exception)
+    result = runner.invoke(
+        app, ["confirm", "s", "--seeds", "2", "--runs", str(tmp_path), "--json"]
+    )
+    rows = json.loads(result.stdout)
+    assert {row["seeds"] for row in rows} == {2}
+    assert all(0 <= row["test_accuracy"] <= 100 for row in rows)
+    assert len(rows) == len(_books(tmp_path).front())
