@@ -18,8 +18,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## train a 1-bit network on embedded data and report its accuracy and size
-	$(BIN)/slb-autotune train digits --fresh
+demo: $(READY)  ## search bits and temperatures of a small network on embedded data
+	rm -rf slb-runs/studies/digits_demo
+	$(BIN)/slb-autotune search search_spaces/digits_demo.yaml
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from slb_autotune import data
+from slb_autotune.config import Section
 from slb_autotune.search.folder import blank_ledger
 from slb_autotune.search.warm import warm_values
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.study_config import ParameterConfig, StudyConfig
 from slb_autotune.training import Progress, Trial
 from tests.data.places import cifar10_root, class_folders, picture_folders
 
@@ -22,6 +23,16 @@ def test_it_is_valid_and_says_what_it_answers(path: Path) -> None:
     config = StudyConfig.from_file(path)
     assert config.name == path.stem
     assert StudyConfig.from_mapping(config.to_mapping()) == config
+
+
+def test_the_readme_describes_every_field() -> None:
+    text = (FILES[0].parent / "README.md").read_text()
+    sections = [StudyConfig, *(f.annotation for f in StudyConfig.model_fields.values())]
+    sections.append(ParameterConfig)
+    for section in sections:
+        if isinstance(section, type) and issubclass(section, Section):
+            for name in section.model_fields:
+                assert f"| `{name}` |" in text, name
 
 
 def root_of(name: str, folder: Path) -> dict[str, str]:

@@ -484,7 +484,7 @@ KILLED = {
         "lr": {"log": [0.01, 1]},
         "weight_bits": {"choices": [1, 2, 4], "per": "stage"},
     },
-    "constraints": ["size_bytes <= 5500"],
+    "constraints": [TIGHT],
     "early_stopping": {"rungs": [0.5], "minimum": 2, "spared": 0.0},
     "budget": {"trials": 6},
 }
