@@ -41,10 +41,10 @@ def load_config(source: str) -> TrialConfig:
 
 def _trial_of_study(name: str, number: int) -> TrialConfig:
     """STUDY:NUMBER is the configuration of a trial that a study ran."""
-    from slb_autotune.search.folder import StudyFolder, open_ledger
+    from slb_autotune.search.folder import StudyFolder, read_ledger
 
     files = StudyFolder(DEFAULT_RUNS, name)
-    records = open_ledger(files.config(), files).records
+    records = read_ledger(files.config(), files).records
     if number not in records:
         known = ", ".join(map(str, sorted(records)[:20]))
         raise InputError(f"study {name!r} has no trial {number}", f"it has {known}.")

@@ -392,7 +392,7 @@ class TrialConfig(Section):
         return json.dumps(self.to_mapping(), sort_keys=True)
 
     def to_yaml(self) -> str:
-        return yaml.dump(self.to_mapping(), Dumper=_Dumper, sort_keys=False)
+        return yaml.dump(self.to_mapping(), Dumper=YamlDumper, sort_keys=False)
 
     def replace(self, **values: Any) -> TrialConfig:
         """A copy with some fields changed; nested ones as `optimizer={"lr": 0.1}`."""
@@ -463,11 +463,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-class _Dumper(yaml.SafeDumper):
+class YamlDumper(yaml.SafeDumper):
     """Quotes the words that `_Loader` would read as numbers."""
 
 
-for _kind in (_Loader, _Dumper):
+for _kind in (_Loader, YamlDumper):
     _kind.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),

@@ -49,7 +49,7 @@ def hypervolume(points: ArrayLike, reference: ArrayLike, directions: Sequence[st
 
 
 def contributions(points: ArrayLike, reference: ArrayLike, directions: Sequence[str]) -> Floats:
-    """How much hypervolume each point adds alone; 0 for dominated, repeated and NaN points."""
+    """The hypervolume lost without each point; 0 for dominated, repeated and NaN points."""
     values, known = _minimised(points, directions)
     ref, _ = _minimised(np.atleast_2d(np.asarray(reference, dtype=np.float64)), directions)
     result = np.zeros(len(values))
@@ -62,7 +62,7 @@ def contributions(points: ArrayLike, reference: ArrayLike, directions: Sequence[
         best = inside[np.argmin(values[inside, 0])]
         result[best] = second - order[0]
         return result
-    result[inside] = moocore.hv_contributions(values[inside], ref=ref[0])
+    result[inside] = moocore.hv_contributions(values[inside], ref=ref[0], ignore_dominated=False)
     return result
 
 

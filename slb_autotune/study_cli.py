@@ -109,12 +109,12 @@ def confirm(
     Example: slb-autotune confirm digits_demo --seeds 3
     """
     from slb_autotune.search.confirm import confirm_study, confirmed_table
-    from slb_autotune.search.folder import StudyFolder, open_ledger
+    from slb_autotune.search.folder import StudyFolder, read_ledger
     from slb_autotune.search.study import run_study
     from slb_autotune.search.view import LiveView
 
     files = StudyFolder(runs, name)
-    ledger = open_ledger(files.config(), files)
+    ledger = read_ledger(files.config(), files)
     config = confirm_study(ledger, seeds, epochs)
     exists = StudyFolder(runs, config.name).config_path.exists()
     outcome = run_study(config, LiveView(), resume=exists)
@@ -134,13 +134,13 @@ def recommend(
 
     Example: slb-autotune recommend digits_demo --size 16kB > best.yaml
     """
-    from slb_autotune.search.folder import StudyFolder, open_ledger
+    from slb_autotune.search.folder import StudyFolder, read_ledger
     from slb_autotune.search.learned import recommend as choose
     from slb_autotune.search.view import scores
     from slb_autotune.study_config import parse_amount
 
     files = StudyFolder(runs, name)
-    ledger = open_ledger(files.config(), files)
+    ledger = read_ledger(files.config(), files)
     record = choose(ledger, None if size is None else parse_amount(size), accuracy)
     if as_json:
         print_json(

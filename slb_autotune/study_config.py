@@ -18,6 +18,7 @@ from slb_autotune.config import (
     Section,
     Seed,
     TrialConfig,
+    YamlDumper,
     as_tuple,
     explain,
     parse_yaml,
@@ -186,11 +187,11 @@ class Constraint:
         return excess / max(abs(self.limit), 1e-12)
 
     def __str__(self) -> str:
-        return f"{self.metric} {'<=' if self.upper else '>='} {self.limit:g}"
+        return f"{self.metric} {'<=' if self.upper else '>='} {self.limit:.15g}"
 
 
 _UNITS = {"": 1, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "k": 1e3}
-_UNITS |= {"M": 1e6, "G": 1e9}
+_UNITS |= {"M": 1e6, "G": 1e9, "GiB": 2**30}
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*([-+.\deE]+)\s*([A-Za-z]*)\s*$")
 
 
@@ -268,6 +269,14 @@ class StudyConfig(Section):
 
     def _check_parameter(self, name: str, parameter: ParameterConfig, base: TrialConfig) -> None:
         long = SHORT_NAMES.get(name, name)
+        if long != name and long in self.space:
+            raise ValueError(f"space: {long} is given twice, as {name} too")
+        for other in parameter.when:
+            known = [*self.space, *SHORT_NAMES, *base.flat()]
+            if other not in known:
+                raise ConfigError(
+                    f"space.{name}.when: unknown field {other!r}", nearest(other, known)
+                )
         if name in BIT_FIELDS:
             for bits in parameter.choices or ("a range",):
                 if bits not in BIT_WIDTHS:
@@ -281,12 +290,6 @@ class StudyConfig(Section):
             ends = parameter.uniform or parameter.log or parameter.integer
             assert ends is not None
             tries = list(ends)
-        for other in parameter.when:
-            known = [*self.space, *SHORT_NAMES, *base.flat()]
-            if other not in known:
-                raise ConfigError(
-                    f"space.{name}.when: unknown field {other!r}", nearest(other, known)
-                )
         for value in tries:
             _check_value(base, long, value, self.space)
 
@@ -327,7 +330,7 @@ class StudyConfig(Section):
 
     def to_yaml(self) -> str:
         """The study as YAML."""
-        return yaml.safe_dump(self.to_mapping(), sort_keys=False)
+        return yaml.dump(self.to_mapping(), Dumper=YamlDumper, sort_keys=False)
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,8 +348,7 @@ def _check_value(
     try:
         base.updated({name: value})
     except ConfigError as error:
-        rule_of_two = error.message.count("T_e must be at least T_s") and {"T_s", "T_e"} & set(
-            space
-        )
-        if not rule_of_two:
+        searched = {SHORT_NAMES.get(field, field) for field in space}
+        rule_of_two = "T_e must be at least T_s" in error.message
+        if not (rule_of_two and searched & {"temperature.T_s", "temperature.T_e"}):
             raise ConfigError(f"space.{name}: {error.message}", error.hint) from None

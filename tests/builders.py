@@ -61,7 +61,7 @@ def tiny_study(**changes: Any) -> StudyConfig:
 
 
 def fake_row(order: Order, until: int, **changes: Any) -> dict[str, Any]:
-    """What a worker would tell of `order` at epoch `until`: more bits and T_e near 100 are good."""
+    """What a worker tells of `order` at epoch `until`: more bits and T_e near 100 are good."""
     config = TrialConfig.from_mapping(order.config)
     bits = order.costs["average_weight_bits"]
     off = abs(math.log10(config.temperature.T_e) - 2)

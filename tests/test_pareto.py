@@ -5,11 +5,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slb_autotune.errors import ConfigError
 from slb_autotune.pareto import contributions, front, hypervolume, ranks
+
+few = settings(max_examples=60, deadline=None)  # the machine may be busy
 
 Points = list[list[float]]
 SIDE = 6
@@ -70,12 +72,14 @@ def reference_of(directions: list[str]) -> list[float]:
     return [1.0 if direction == "maximize" else SIDE - 1.0 for direction in directions]
 
 
+@few
 @given(instances(nan=True))
 def test_the_front_is_what_no_other_point_dominates(case: tuple[Points, list[str]]) -> None:
     points, directions = case
     assert list(front(points, directions)) == slow_front(points, directions)
 
 
+@few
 @given(instances(nan=True))
 def test_ranks_are_fronts_taken_away_one_after_the_other(case: tuple[Points, list[str]]) -> None:
     points, directions = case
@@ -91,6 +95,7 @@ def test_ranks_are_fronts_taken_away_one_after_the_other(case: tuple[Points, lis
     assert all(found[i] >= number for i in missing)
 
 
+@few
 @given(instances(nan=True))
 def test_hypervolume_counts_boxes(case: tuple[Points, list[str]]) -> None:
     points, directions = case
@@ -100,6 +105,7 @@ def test_hypervolume_counts_boxes(case: tuple[Points, list[str]]) -> None:
     assert hypervolume(points, reference, directions) == pytest.approx(expected)
 
 
+@few
 @given(instances(nan=True))
 def test_a_contribution_is_the_volume_lost_without_the_point(
     case: tuple[Points, list[str]],
@@ -157,7 +163,7 @@ def test_the_input_is_not_changed() -> None:
 
 @pytest.mark.parametrize("measure", [front, ranks])
 def test_a_wrong_direction_is_named(measure: object) -> None:
-    with pytest.raises(ConfigError, match="'minimize', 'maximize'.*got 'max'"):
+    with pytest.raises(ConfigError, match=r"'minimize', 'maximize'.*got 'max'"):
         measure([[1.0]], ["max"])  # type: ignore[operator]
 
 

@@ -179,7 +179,7 @@ def test_amounts_with_units(text: str, amount: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "kB", "64 KB", "64 bytes", "1..2", "e", "1-2", "64 kB x"])
 def test_what_is_not_an_amount(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not an amount.*write 65536, 64 kB or 64 KiB"):
+    with pytest.raises(ConfigError, match=r"is not an amount.*write 65536, 64 kB or 64 KiB"):
         parse_amount(text)
 
 

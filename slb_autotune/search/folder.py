@@ -78,7 +78,7 @@ class _DriverLock(BaseJournalFileLock):
         pass
 
 
-def open_storage(config: StudyConfig, files: StudyFolder) -> BaseStorage:
+def open_storage(config: StudyConfig, files: StudyFolder, *, mend: bool) -> BaseStorage:
     """The Optuna storage of a study: a database, or a journal file in its folder."""
     if config.storage.optuna is not None:
         try:
@@ -89,7 +89,8 @@ def open_storage(config: StudyConfig, files: StudyFolder) -> BaseStorage:
                 f"storage.optuna cannot be opened: {reason}",
                 "check the address, and that the database's driver is installed.",
             ) from error
-    _cut_torn_line(files.journal_path)
+    if mend:
+        _cut_torn_line(files.journal_path)
     return JournalStorage(JournalFileBackend(str(files.journal_path), lock_obj=_DriverLock()))
 
 
@@ -115,9 +116,21 @@ def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
     """The books of the study, new or as they were left."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
-        storage=open_storage(config, files),
+        storage=open_storage(config, files, mend=True),
         study_name=config.name,
         directions=list(config.goals().values()),
         load_if_exists=True,
     )
     return Ledger(config, study, files.path)
+
+
+def read_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
+    """The books of a study that another process may be running: nothing in them is changed."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.load_study(
+            study_name=config.name, storage=open_storage(config, files, mend=False)
+        )
+    except KeyError:
+        raise InputError(f"study {config.name!r} has not begun", "run it first.") from None
+    return Ledger(config, study, files.path, reads_only=True)

@@ -136,11 +136,15 @@ def recommend(ledger: Ledger, size: float | None, score: float | None) -> Record
                 "raise the size, or search with a constraint on it.",
             )
     if score is not None:
-        good = [r for r in members if r.metrics[metric] >= score]
+        sign = -1 if ledger.goals.directions[objective] == "maximize" else 1
+        good = [r for r in members if sign * r.metrics[metric] <= sign * score]
         if not good:
-            top = max(r.metrics[metric] for r in members)
+            top = min((r.metrics[metric] for r in members), key=lambda value: sign * value)
+            where = (
+                "no member of the front" if size is None else f"nothing within {size:,.0f} bytes"
+            )
             raise InputError(
-                f"no such member of the front reaches {metric} {score:g}; the best has {top:.2f}",
+                f"{where} reaches {metric} {score:g}; the best has {top:.2f}",
                 "lower the score, allow more bytes, or search on.",
             )
         return min(good, key=lambda r: r.metrics["size_bytes"])

@@ -36,6 +36,7 @@ from slb_autotune.search.work import Order
 from slb_autotune.study_config import StudyConfig
 
 MOST_INFEASIBLE_DRAWS = 500
+MOST_REPEATED_DRAWS = 200  # tried before: then the space was tried whole
 SAME_FAILURES = 3
 
 # The best that a metric can be, where that is known: it makes hypervolume a share of a box.
@@ -67,7 +68,10 @@ class StudyStopped(SlbError):
 class Ledger:
     """Asks Optuna for trials, keeps the results, decides at rungs, and knows the front."""
 
-    def __init__(self, config: StudyConfig, study: optuna.Study, folder: Path) -> None:
+    def __init__(
+        self, config: StudyConfig, study: optuna.Study, folder: Path, *, reads_only: bool = False
+    ) -> None:
+        self.reads_only = reads_only
         self.config, self.study, self.folder = config, study, folder
         self.base = config.base()
         self.info = data.info(self.base.data)
@@ -101,8 +105,10 @@ class Ledger:
     # -- asking ----------------------------------------------------------------------------
 
     def next_order(self) -> tuple[int, Order] | None:
-        """The next trial to train, or None where the study has spent its budget."""
-        while not self.exhausted():
+        """The next trial to train, or None where the study has spent its budget or its space."""
+        self._tell_half_told()
+        repeated = 0
+        while not self.exhausted() and repeated < MOST_REPEATED_DRAWS:
             trial = self._ask()
             if trial is None:
                 return None
@@ -113,6 +119,7 @@ class Ledger:
             earlier = self._same_as(config)
             if earlier is not None:
                 self._reuse(trial, config, earlier)
+                repeated += 1
                 continue
             self._issue(trial, config)
             return number, self.order(number)
@@ -139,6 +146,22 @@ class Ledger:
         if half_drawn:
             return optuna.Trial(self.study, half_drawn[0]._trial_id)
         return self.study.ask()
+
+    def _tell_half_told(self) -> None:
+        """A driver killed between a status and its `tell` left the trial running in Optuna."""
+        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            status = frozen.user_attrs.get("status", "running")
+            if status == "running":
+                continue
+            trial = self._trial(frozen.number)
+            if status in ("done", "reused"):
+                self.study.tell(trial, values=self._values(frozen.user_attrs["metrics"]))
+            elif status == "failed":
+                self.study.tell(trial, state=TrialState.FAIL)
+            else:
+                if status == "stopped":
+                    _constrain(trial, "stopped early", frozen.user_attrs["missing"])
+                self.study.tell(trial, state=TrialState.PRUNED)
 
     def _list_is_done(self) -> bool:
         """A list of points or a grid ends with its last entry."""
@@ -179,7 +202,7 @@ class Ledger:
 
     def _refuse(self, trial: optuna.Trial, violations: Mapping[str, float], reason: str) -> None:
         for name, violation in violations.items():
-            trial.set_constraint(name, violation)
+            _constrain(trial, name, violation)
         trial.set_user_attr("reason", reason)
         trial.set_user_attr("status", "infeasible")
         self.study.tell(trial, state=TrialState.PRUNED)
@@ -242,10 +265,12 @@ class Ledger:
         missing = deficit(values, mine, self.goals, self.config.early_stopping)
         if missing <= 0:
             return True
-        # Pruned with a violated constraint: the sampler never models it as good.
-        trial.set_constraint("stopped early", missing)
-        trial.set_user_attr("status", "stopped")
         trial.set_user_attr("reason", f"rung {rung}: behind by {missing:.0%} of the trials")
+        trial.set_user_attr("missing", missing)
+        trial.set_user_attr("status", "stopped")
+        # Pruned with a violated constraint: the sampler never models it as good. Only once the
+        # status says so: a trial that is taken up again may yet be let pass.
+        _constrain(trial, "stopped early", missing)
         self.study.tell(trial, state=TrialState.PRUNED)
         self._refresh(number)
         return False
@@ -256,6 +281,8 @@ class Ledger:
             return
         trial = self._trial(number)
         if row["status"] == "failed":
+            if "trial_epochs" in row:
+                trial.set_user_attr("epochs", row["trial_epochs"])
             self.fail(number, row["reason"])
             return
         metrics = numbers_of(row)
@@ -280,8 +307,9 @@ class Ledger:
         for constraint in self.constraints:
             value = metrics.get(constraint.metric, math.nan)
             violation = constraint.violation(value)
-            trial.set_constraint(str(constraint), violation if math.isfinite(violation) else 1.0)
-        trial.set_constraint("stopped early", 0.0)
+            kept = violation if math.isfinite(violation) else 1.0
+            _constrain(trial, str(constraint), kept)
+        _constrain(trial, "stopped early", 0.0)
         trial.set_user_attr("metrics", dict(metrics))
         trial.set_user_attr("status", status)
         self.study.tell(trial, values=self._values(metrics))
@@ -345,7 +373,8 @@ class Ledger:
                 return []
             else:
                 point.append(2 * max(r.metrics[metric] for r in results))
-        self.study.set_user_attr("reference", point)
+        if not self.reads_only:
+            self.study.set_user_attr("reference", point)
         return point
 
     def _pairs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -369,7 +398,8 @@ class Ledger:
     def exhausted(self) -> bool:
         """Whether the budget of trials or epochs is spent, or hypervolume has stopped growing."""
         budget = self.config.budget
-        if budget.trials is not None and len(self.records) >= budget.trials:
+        listed = bool(self.config.points)  # a list has its own end
+        if budget.trials is not None and not listed and len(self.records) >= budget.trials:
             return True
         if budget.epochs is not None and self.epochs_spent() >= budget.epochs:
             return True
@@ -412,6 +442,12 @@ class Ledger:
             )
             for stage in stages[:-1]
         ]
+
+
+def _constrain(trial: optuna.Trial, name: str, violation: float) -> None:
+    """Once: Optuna warns of what was set before a kill."""
+    if name not in trial.constraints:
+        trial.set_constraint(name, violation)
 
 
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import optuna
@@ -28,10 +29,13 @@ from optuna.trial import FrozenTrial
 from slb_autotune.registry import SAMPLERS
 from slb_autotune.study_config import SamplerConfig
 
+Build = Callable[[SamplerConfig, int], BaseSampler]
+
 
 def make_sampler(config: SamplerConfig, seed: int, number: int) -> BaseSampler:
     """The sampler for trial `number`."""
-    return cast(BaseSampler, SAMPLERS[config.name].load()(config, seed_of(seed, number)))
+    build = cast(Build, SAMPLERS[config.name].load())
+    return _NamedDraws(partial(build, config), seed_of(seed, number))
 
 
 def seed_of(*parts: object) -> int:
@@ -54,13 +58,15 @@ def tpe(config: SamplerConfig, seed: int) -> BaseSampler:
 
 
 def nsga2(config: SamplerConfig, seed: int) -> BaseSampler:
-    """NSGA-II whose independent draws depend on the parameter's name, not on their order."""
-    return _NamedDraws(NSGAIISampler(seed=seed, population_size=config.population), seed)
+    """NSGA-II."""
+    return _NSGAII(seed=seed, population_size=config.population)
 
 
 def nsga3(config: SamplerConfig, seed: int) -> BaseSampler:
-    """NSGA-III, likewise."""
-    return _NamedDraws(NSGAIIISampler(seed=seed, population_size=config.population), seed)
+    """NSGA-III."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return NSGAIIISampler(seed=seed, population_size=config.population)
 
 
 def gp(config: SamplerConfig, seed: int) -> BaseSampler:
@@ -78,11 +84,23 @@ def grid(config: SamplerConfig, seed: int) -> BaseSampler:
     return RandomSampler(seed=seed)
 
 
-class _NamedDraws(BaseSampler):
-    """A sampler whose independent draws come from a generator of their own for each parameter."""
+class _NSGAII(NSGAIISampler):
+    """Parents by number: Optuna's order differs once it reads them back from the storage."""
 
-    def __init__(self, inner: BaseSampler, seed: int) -> None:
-        self.inner, self.seed = inner, seed
+    def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
+        parents = super().get_parent_population(study, generation)
+        return sorted(parents, key=lambda trial: trial.number)
+
+
+class _NamedDraws(BaseSampler):
+    """A sampler whose independent draws come from a generator of their own for each parameter.
+
+    A trial that was killed while it was drawn keeps what it has, and the rest does not shift.
+    """
+
+    def __init__(self, build: Callable[[int], BaseSampler], seed: int) -> None:
+        self.build, self.seed = build, seed
+        self.inner = build(seed)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -101,7 +119,7 @@ class _NamedDraws(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        draws = RandomSampler(seed=seed_of(self.seed, param_name))
+        draws = self.build(seed_of(self.seed, param_name))
         return draws.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:

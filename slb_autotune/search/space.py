@@ -41,7 +41,7 @@ class Space:
         self.base = study.base()
         self._base_values = self.base.flat()
         self.grid_points = study.sampler.grid_points
-        found = [d for name, p in study.space.items() for d in _dimensions(name, p, layers)]
+        found = [d for name in study.space for d in _dimensions(name, study.space, layers)]
         self.dimensions = _parents_first(found)
 
     def suggest(self, trial: BaseTrial) -> dict[str, Any]:
@@ -92,10 +92,21 @@ class Space:
 
     def size(self) -> float:
         """How many different trials there are; infinite with a continuous range."""
-        total = 1.0
-        for dimension in self.dimensions:
-            total *= _count(dimension.distribution)
-        return total
+        decisive = {field for dimension in self.dimensions for field, _ in dimension.when}
+
+        def count(position: int, values: dict[str, Any]) -> float:
+            if position == len(self.dimensions):
+                return 1.0
+            dimension = self.dimensions[position]
+            if not self._exists(dimension, values):
+                return count(position + 1, values)
+            options = _count(dimension.distribution)
+            if dimension.name not in decisive or math.isinf(options):
+                return options * count(position + 1, values)
+            axis = _axis(dimension.distribution, int(options))
+            return sum(count(position + 1, {**values, dimension.name: v}) for v in axis)
+
+        return count(0, {})
 
     def grid(self) -> Iterator[dict[str, Any]]:
         """Every combination; a continuous range gives `grid_points` values."""
@@ -144,10 +155,13 @@ def stage_of(layer: str) -> str:
     return layer.split(".")[0]
 
 
-def _dimensions(name: str, parameter: ParameterConfig, layers: list[str]) -> list[Dimension]:
+def _dimensions(
+    name: str, space: Mapping[str, ParameterConfig], layers: list[str]
+) -> list[Dimension]:
+    parameter = space[name]
     distribution = _distribution(parameter)
     when = tuple(
-        (SHORT_NAMES.get(field, field), value if isinstance(value, tuple) else (value,))
+        (_drawn_as(name, field, space), value if isinstance(value, tuple) else (value,))
         for field, value in parameter.when.items()
     )
     if name not in BIT_FIELDS:
@@ -160,6 +174,18 @@ def _dimensions(name: str, parameter: ParameterConfig, layers: list[str]) -> lis
         stages = dict.fromkeys(stage_of(layer) for layer in layers)
         patterns = [f"{stage}.*" if stage not in layers else stage for stage in stages]
     return [Dimension(f"{name}/{pattern}", distribution, when) for pattern in patterns]
+
+
+def _drawn_as(name: str, field: str, space: Mapping[str, ParameterConfig]) -> str:
+    """The dimension, or the fixed field, that the condition of `name` on `field` looks at."""
+    if field not in BIT_FIELDS or field not in space:
+        return SHORT_NAMES.get(field, field)
+    if space[field].per != "network":
+        raise ConfigError(
+            f"space.{name}.when: {field} differ from {space[field].per} to {space[field].per}",
+            "a condition on bits needs `per: network`.",
+        )
+    return f"{field}/*"
 
 
 def _distribution(parameter: ParameterConfig) -> BaseDistribution:

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution
 
-from slb_autotune.search.folder import StudyFolder, open_ledger
+from slb_autotune.search.folder import StudyFolder, read_ledger
 from slb_autotune.search.ledger import Ledger
 from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
 from slb_autotune.search.space import contains
@@ -48,8 +48,10 @@ def _sources(ledger: Ledger, folder: Path) -> Iterator[tuple[str, dict[str, Any]
                 yield f"uniform {bits} bit", values
     if warm.paper:
         values = {name: value for name, value in PAPER.items() if _holds(ledger, name, value)}
-        if values:
-            yield "paper", {**values, **_fixed(ledger, 1)}
+        fixed = {**ledger.base.flat(), **values}
+        whole = all(fixed[name] == value for name, value in PAPER.items())
+        if values and whole and _allowed(ledger, {**values, **_fewest(ledger)}):
+            yield "paper", {**values, **_fewest(ledger)}
     if warm.sensitivity:
         yield from _from_sensitivity(ledger, folder)
     if warm.study is not None:
@@ -64,6 +66,15 @@ def _fixed(ledger: Ledger, bits: int) -> dict[str, Any]:
         if dimension.name.startswith("weight_bits/")
         and isinstance(dimension.distribution, CategoricalDistribution)
         and bits in dimension.distribution.choices
+    }
+
+
+def _fewest(ledger: Ledger) -> dict[str, Any]:
+    """The fewest bits of every weight, where weights are searched."""
+    return {
+        dimension.name: min(dimension.distribution.choices)  # type: ignore[attr-defined]
+        for dimension in ledger.space.dimensions
+        if dimension.name.startswith("weight_bits/")
     }
 
 
@@ -94,7 +105,7 @@ def _from_study(ledger: Ledger, name: str) -> Iterator[tuple[str, dict[str, Any]
     """The best trials of an earlier study, mapped by parameter name."""
     runs = Path(ledger.config.storage.folder)
     files = StudyFolder(runs, name)
-    earlier = open_ledger(files.config(), files)
+    earlier = read_ledger(files.config(), files)
     names = {dimension.name: dimension.distribution for dimension in ledger.space.dimensions}
     for record in earlier.front():
         values = {

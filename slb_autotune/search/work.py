@@ -147,21 +147,25 @@ class TrialWork:
 
     def _epochs_spent(self) -> int:
         """Epochs of this phase's run and of the compressed runs before it."""
-        assert self.trial is not None
         earlier = {p.epochs for p in self.phases[: self.position] if p.epochs != self.phase.epochs}
-        return sum(earlier) + self.trial.epochs_done
+        return sum(earlier) + (0 if self.trial is None else self.trial.epochs_done)
 
     def _failed(self, reason: str) -> dict[str, Any]:
-        return {"status": "failed", "reason": reason, "rung": self.phase.rung, "seconds": 0.0}
+        # The epoch that failed was spent too.
+        spent = self._epochs_spent() + (self.trial is not None)
+        row = {"status": "failed", "reason": reason, "rung": self.phase.rung}
+        return row | {"seconds": 0.0, "trial_epochs": spent}
 
 
 def take_over(folder: Path, attempt: int) -> None:
-    """Make this attempt the one that may write."""
+    """Make this attempt the one that may write, unless a later one has begun."""
+    if (folder / "attempt.json").exists():
+        check_attempt(folder, attempt)
     write_atomically(folder / "attempt.json", json.dumps(attempt).encode())
 
 
 def check_attempt(folder: Path, attempt: int) -> None:
     """Refuse to write where a later attempt has taken over."""
     current = json.loads((folder / "attempt.json").read_text())
-    if current != attempt:
+    if current > attempt:
         raise Superseded(f"attempt {attempt} of {folder.name} was taken over by {current}")

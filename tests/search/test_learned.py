@@ -18,7 +18,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slb_autotune.search.ledger.CostModel", shared_costs)
 
 
-def finished(points: list[dict[str, Any]], metrics: list[dict[str, float]], **changes: Any) -> Ledger:
+def finished(
+    points: list[dict[str, Any]], metrics: list[dict[str, float]], **changes: Any
+) -> Ledger:
     """A ledger of these trials with these results."""
     config = tiny_study(space={}, points=points, **changes)
     study = optuna.create_study(directions=list(config.goals().values()))
@@ -167,7 +169,7 @@ def test_where_less_is_better_a_score_is_reached_from_above() -> None:
     ledger = finished(POINTS[:3], losses, objectives=goals)
     assert recommend(ledger, None, None).number == 2
     assert recommend(ledger, None, 0.3).number == 1
-    with pytest.raises(InputError, match="reaches val_loss 0.05; the best has 0.10"):
+    with pytest.raises(InputError, match=r"reaches val_loss 0.05; the best has 0.10"):
         recommend(ledger, None, 0.05)
 
 
@@ -180,5 +182,5 @@ def test_what_cannot_be_recommended() -> None:
         recommend(ledger, None, 99)
     with pytest.raises(InputError, match=r"reaches val_accuracy 92; the best has 90\.50"):
         recommend(ledger, mixed, 92)
-    with pytest.raises(InputError, match="the study has no front yet.*let it finish some trials"):
+    with pytest.raises(InputError, match=r"the study has no front yet.*let it finish some trials"):
         recommend(finished(POINTS, []), None, None)

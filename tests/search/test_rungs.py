@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slb_autotune.pareto import hypervolume, ranks
@@ -22,6 +22,8 @@ from slb_autotune.search.rungs import (
     places,
 )
 from slb_autotune.study_config import StoppingConfig
+
+few = settings(max_examples=60, deadline=None)  # the machine may be busy
 
 ACCURACY_SIZE = Goals(("val_accuracy", "size_bytes"), ("maximize", "minimize"))
 ACCURACY = Goals(("val_accuracy",), ("maximize",))
@@ -65,6 +67,7 @@ results = st.lists(
 ).map(lambda rows: [[float(a), float(b)] for a, b in rows])
 
 
+@few
 @given(results)
 def test_places_go_by_the_rounds_of_the_definition(values: list[list[float]]) -> None:
     found = places(values, ACCURACY_SIZE)
@@ -73,6 +76,7 @@ def test_places_go_by_the_rounds_of_the_definition(values: list[list[float]]) ->
     assert by_place == sorted(by_place)
 
 
+@few
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from([40, 50, 51, 70]), st.integers(0, 3)),
@@ -122,6 +126,7 @@ def test_a_small_network_without_a_neighbour_in_size_is_not_compared() -> None:
     assert slow_rounds(values, ACCURACY_SIZE)[0] == 0
 
 
+@few
 @given(results, st.integers(0, 7))
 def test_a_clearly_good_trial_is_never_stopped(values: list[list[float]], at: int) -> None:
     mine = at % (len(values) + 1)
@@ -133,6 +138,7 @@ def test_a_clearly_good_trial_is_never_stopped(values: list[list[float]], at: in
         assert goes_on(values, mine, ACCURACY_SIZE, stopping)
 
 
+@few
 @given(
     st.lists(st.integers(0, 1000), min_size=4, max_size=12, unique=True),
     st.sampled_from([0.25, 1 / 3, 0.5, 0.75]),
@@ -147,6 +153,7 @@ def test_with_equal_sizes_it_is_plain_successive_halving(scores: list[int], keep
     assert list(places(alone, ACCURACY)) == list(places(values, ACCURACY_SIZE))
 
 
+@few
 @given(results, st.sampled_from([0.1, 0.5, 0.9]))
 def test_deficits_are_shares_that_are_zero_for_those_kept(
     values: list[list[float]], keep: float
@@ -178,6 +185,7 @@ def test_a_result_that_is_not_a_number_comes_last() -> None:
 
 
 @pytest.mark.parametrize("budget", ["compressed", "prefix"])
+@few
 @given(
     rungs=st.lists(st.integers(1, 99), unique=True, max_size=5).map(
         lambda shares: tuple(sorted(s / 100 for s in shares))
@@ -230,6 +238,7 @@ def slow_spearman(a: list[float], b: list[float]) -> float:
     return 1 - 6 * sum(x * x for x in d) / (n * (n * n - 1))
 
 
+@few
 @given(st.permutations(range(6)))
 def test_correlation_is_that_of_ranks(order: list[int]) -> None:
     early = [float(2**i) for i in range(6)]

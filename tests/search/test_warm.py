@@ -58,7 +58,9 @@ def test_uniform_bits_come_first_and_then_the_paper() -> None:
 
 
 def test_what_the_space_does_not_hold_of_the_fixed_part_is_left_open() -> None:
-    found = first_trials(ledger_of({"lr": {"log": [0.2, 1]}, "T_e": [1.0, 1000.0], "weight_bits": BITS}))
+    found = first_trials(
+        ledger_of({"lr": {"log": [0.2, 1]}, "T_e": [1.0, 1000.0], "weight_bits": BITS})
+    )
     assert found[0][1] == {"temperature.T_e": 1000.0, **all_at(1)}
 
 
@@ -165,5 +167,5 @@ def test_an_earlier_study_that_is_not_there_is_named(tmp_path: Path) -> None:
     ledger = ledger_of(
         {"T_e": [1.0, 2.0]}, warm_start={"study": "erlier"}, storage={"folder": str(tmp_path)}
     )
-    with pytest.raises(InputError, match="no study 'erlier'.*did you mean 'earlier'"):
+    with pytest.raises(InputError, match=r"no study 'erlier'.*did you mean 'earlier'"):
         first_trials(ledger)
