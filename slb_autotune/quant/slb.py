@@ -5,9 +5,10 @@
     W_c = sum_i P_i v_i                          (eq:wc), used in training
     W_q = v_k, k = argmax_i P_i                  (eq:wq), used at inference
 
-The gradient needs A and W_c only: dW_c/dA_i = T P_i (v_i - W_c), so no P is kept between the
-passes. P is made again in blocks that fit a cache, which is also several times faster than one
-softmax over the whole of A. For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
+The gradient is dW_c/dA_i = T P_i (v_i - W_c), so no P is kept between the passes: it is made
+again in blocks that fit a cache, which is also several times faster than one softmax over the
+whole of A.
+For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
 """
 
 from __future__ import annotations
@@ -73,26 +74,31 @@ def working_dtype(A: Tensor) -> torch.dtype:
 
 
 class _ExpectedWeight(Function):
-    """W_c of A, with the exact gradient of eq:wc."""
+    """W_c of A, with the exact gradient of eq:wc.
+
+    Beside A and W_c it keeps the largest entry and the sum of each softmax, two numbers a weight,
+    so that the backward pass need not look for them again.
+    """
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, values: Tensor, T: float) -> Tensor:
+        ctx.T = T
         if A.shape[0] == 2:
             W_c = A[1].sub(A[0]).mul_(T / 2).tanh_()
-        else:
-            flat = A.reshape(A.shape[0], -1)
-            v = values.to(working_dtype(A))
-            parts = [_expectation(flat[:, block], v, T) for block in column_blocks(flat)]
-            W_c = parts[0] if len(parts) == 1 else torch.cat(parts)
-            W_c = W_c.to(A.dtype).view(A.shape[1:])
-        ctx.T = T
-        ctx.save_for_backward(A, values, W_c)
+            ctx.save_for_backward(A, values, W_c)
+            return W_c
+        flat = A.reshape(A.shape[0], -1)
+        v = values.to(working_dtype(A))
+        parts = [_expectation(flat[:, block], v, T) for block in column_blocks(flat)]
+        W, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
+        W_c = W.to(A.dtype).view(A.shape[1:])
+        ctx.save_for_backward(A, values, W_c, top, total)
         return W_c
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        A, values, W_c = ctx.saved_tensors
+        A, values, W_c, *sums = ctx.saved_tensors
         T = ctx.T
         grad = torch.empty(A.shape, dtype=A.dtype, device=A.device)
         if A.shape[0] == 2:
@@ -100,18 +106,27 @@ class _ExpectedWeight(Function):
             torch.neg(grad[1], out=grad[0])
             return grad, None, None
         flat, flat_grad = A.reshape(A.shape[0], -1), grad.view(A.shape[0], -1)
-        W, g = W_c.reshape(-1), grads[0].reshape(-1)
-        v = values.view(-1, 1).to(working_dtype(A))
+        top, total = sums
+        pull = grads[0].reshape(-1).to(top.dtype).mul(T).div_(total)
+        minus_W_pull = W_c.reshape(-1).to(top.dtype).mul(pull).neg_()
+        v = values.view(-1, 1).to(top.dtype)
         for block in column_blocks(flat):
-            E = block_exponentials(flat[:, block], T)
-            share = g[block].mul(T).to(v.dtype).div_(E.sum(0))
-            flat_grad[:, block] = E.mul_(v - W[block]).mul_(share)
+            E = flat[:, block].to(top.dtype).sub(top[block]).mul_(T).exp_()
+            change = torch.addcmul(minus_W_pull[block], v, pull[block])
+            if top.dtype == A.dtype:
+                torch.mul(E, change, out=flat_grad[:, block])
+            else:
+                flat_grad[:, block] = E.mul_(change)
         return grad, None, None
 
 
-def _expectation(block: Tensor, v: Tensor, T: float) -> Tensor:
-    E = block_exponentials(block, T)
-    return torch.mv(E.t(), v).div_(E.sum(0))
+def _expectation(block: Tensor, v: Tensor, T: float) -> tuple[Tensor, Tensor, Tensor]:
+    """W_c of a block, with max_i A_i and sum_i exp(T (A_i - max A))."""
+    block = block.to(v.dtype)
+    top = block.amax(0)
+    E = block.sub(top).mul_(T).exp_()
+    total = E.sum(0)
+    return torch.mv(E.t(), v).div_(total), top, total
 
 
 def expected_weight(A: Tensor, values: Tensor, T: float) -> Tensor:

@@ -109,7 +109,7 @@ def test_no_probabilities_are_saved() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         expected_weight(A, value_set(4), 1.0)
     others = [t for t in saved if t.data_ptr() != A.data_ptr()]
-    assert {tuple(t.shape) for t in others} == {(16,), (64,)}
+    assert sum(t.numel() for t in others) <= 16 + 3 * 64
 
 
 @given(st.integers(0, 2**31), st.sampled_from([1, 2, 3, 4]), st.floats(1e-3, 1e5))

@@ -66,7 +66,7 @@ def test_every_sampler_asks_and_is_told(name: str, objectives: int) -> None:
     study = optuna.create_study(directions=["minimize"] * objectives)
     with warnings.catch_warnings():
         warnings.simplefilter("error", category=optuna.exceptions.ExperimentalWarning)
-        drawn = [step(study, config(name), objectives) for _ in range(7 if name == "gp" else 20)]
+        drawn = [step(study, config(name), objectives) for _ in range(6 if name == "gp" else 20)]
     for params in drawn:
         assert 0.01 <= params["x"] <= 100
         assert ("y" in params) == (params["kind"] == "b")
