@@ -1,7 +1,7 @@
 """The measurements that the README quotes: ratios, both sides interleaved in one run.
 
-Timings on a shared machine are noisy; the best of many steps, taken in turns, is what a ratio can
-be trusted on.
+Timings on a shared machine are noisy and drift. A step is compared with the float step of the same
+turn, and the median over many turns is the ratio; the milliseconds are the best that was seen.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ SIDES: dict[str, dict[str, object]] = {
     "slb 1 bit, paper SBN every 4th": {"weight_bits": 1, "norm.mode": "paper", "norm.every": 4},
 }
 
-# The statistics of every fourth step make one step in four slower: a turn is four steps, and each
-# of the four has its own best time.
+# The statistics of every fourth step make one step in four slower: a turn is four steps.
 _STEPS_A_TURN = 4
 
 Step = Callable[[], None]
@@ -63,22 +62,23 @@ def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> 
             {
                 "network": network,
                 "side": side,
-                "cpu_ms": 1e3 * cpu[side],
-                "cpu_ratio": cpu[side] / cpu["float"],
-                "wall_ms": 1e3 * wall[side],
-                "wall_ratio": wall[side] / wall["float"],
+                "cpu_ms": 1e3 * cpu[side].min(),
+                "cpu_ratio": (cpu[side] / cpu["float"]).median(),
+                "wall_ms": 1e3 * wall[side].min(),
+                "wall_ratio": (wall[side] / wall["float"]).median(),
+                "turns": min(len(cpu), len(wall)),
                 "peak_mb": memory[side] / 1e6,
                 "memory_ratio": memory[side] / memory["float"],
             }
-            for side in cpu
+            for side in memory
         ]
     return pd.DataFrame(rows)
 
 
 def _measure_sides(
     base: TrialConfig, batch_size: int, seconds: float, threads: int, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Seconds of a step of each side, the best of the turns that fit into `seconds`."""
+) -> pd.DataFrame:
+    """Seconds of a step of each side, a column a side, in the turns that fit into `seconds`."""
     with isolated(threads, _CPU):
         steps = {"plain torch": _plain_step(base, batch_size)}
         steps |= {side: _step(base, change, batch_size) for side, change in SIDES.items()}
@@ -87,21 +87,22 @@ def _measure_sides(
 
 def interleave(
     steps: Mapping[str, Step], seconds: float, clock: Callable[[], float]
-) -> dict[str, float]:
-    """The best time of each step, measured in turns; two turns at least."""
-    best = {name: [float("inf")] * _STEPS_A_TURN for name in steps}
+) -> pd.DataFrame:
+    """Seconds of a step of each side, a row a turn; three turns at least."""
     for run in steps.values():
         for _ in range(_STEPS_A_TURN):
             run()
-    end, turns = time.perf_counter() + seconds, 0
-    while turns < 2 or time.perf_counter() < end:
-        for position in range(_STEPS_A_TURN):
+    turns: list[dict[str, float]] = []
+    end = time.perf_counter() + seconds
+    while len(turns) < 3 or time.perf_counter() < end:
+        spent = dict.fromkeys(steps, 0.0)
+        for _ in range(_STEPS_A_TURN):
             for name, run in steps.items():
                 began = clock()
                 run()
-                best[name][position] = min(best[name][position], clock() - began)
-        turns += 1
-    return {name: sum(times) / _STEPS_A_TURN for name, times in best.items()}
+                spent[name] += (clock() - began) / _STEPS_A_TURN
+        turns.append(spent)
+    return pd.DataFrame(turns)
 
 
 def _batch(batch_size: int) -> tuple[Tensor, Tensor]:

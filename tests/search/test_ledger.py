@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from slb_autotune.config import TrialConfig
 from slb_autotune.cost import estimate
 from slb_autotune.errors import InputError
-from slb_autotune.search.folder import StudyFolder, open_ledger
+from slb_autotune.search.folder import StudyFolder, blank_ledger, open_ledger
 from slb_autotune.search.ledger import Ledger, Record, StudyStopped
 from slb_autotune.study_config import StudyConfig
 from tests.builders import TINY, fake_row, play, shared_costs, tiny_study
@@ -567,3 +567,17 @@ def test_a_second_driver_is_refused_while_the_first_holds_the_study(tmp_path: Pa
         assert f"study 'tiny' is being run by process {os.getpid()} on " in str(caught.value)
     with files.lock():
         pass  # let go of
+
+
+@pytest.mark.parametrize("end", ["running", "failed"])
+def test_what_runs_or_failed_is_not_issued_again(end):
+    study = tiny_study(space={"T_e": {"choices": [10.0, 100.0]}}, warm_start={"uniform": False})
+    ledger = blank_ledger(study)
+    first, _ = ledger.next_order()
+    second, _ = ledger.next_order()
+    assert ledger.records[first].config != ledger.records[second].config
+    if end == "failed":
+        ledger.fail(first, "a reason")
+    assert ledger.next_order() is None
+    assert len(ledger.records) == 2
+    assert ledger.infeasible > 0
