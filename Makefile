@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check bench report
+.PHONY: help setup demo test slow check bench report
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,7 +23,10 @@ demo: $(READY)  ## search bits and temperatures of a small network on embedded d
 	$(BIN)/slb-autotune search search_spaces/digits_demo.yaml
 
 test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: $(READY)  ## run the tests that kill whole studies, minutes
+	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## lint, formatting and types
 	$(BIN)/ruff check .

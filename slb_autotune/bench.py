@@ -90,8 +90,7 @@ def interleave(
 ) -> pd.DataFrame:
     """Seconds of a step of each side, a row a turn; three turns at least."""
     for run in steps.values():
-        for _ in range(_STEPS_A_TURN):
-            run()
+        run()
     turns: list[dict[str, float]] = []
     end = time.perf_counter() + seconds
     while len(turns) < 3 or time.perf_counter() < end:

@@ -37,6 +37,8 @@ ROOMS = [
     "bench",
     "catalogue",
     "progress",
+    "cli_output",
+    "study_cli",
     "cli",
     "__main__",
 ]

@@ -186,17 +186,20 @@ def least_config(ledger: Ledger) -> Any:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks the study to stop; the second ends the process at once."""
-    asked = False
+    """The first Ctrl-C asks the study to stop; the second ends the process at once.
+
+    One key press may arrive twice, from the terminal and from a wrapper that passes it on.
+    """
+    asked = 0.0
 
     def handle(number: int, frame: object) -> None:
         nonlocal asked
-        if asked:
+        if asked and time.monotonic() - asked > 1.0:
             os._exit(130)
-        asked = True
+        asked = asked or time.monotonic()
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        yield lambda: asked
+        yield lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
