@@ -279,7 +279,8 @@ class TrialConfig(Section):
     device: str = Field("auto", description="auto, cpu, mps, cuda or cuda:N")
     amp: Literal["off", "bf16", "fp16"] = Field("off", description="mixed precision")
     channels_last: bool = Field(
-        True, description="memory format of networks and images; a sixth faster on a CPU"
+        True,
+        description="memory format of networks and images; faster than the plain one on a CPU",
     )
 
     @model_validator(mode="before")

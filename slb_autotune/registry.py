@@ -223,7 +223,7 @@ SAMPLERS = Registry(
         ),
         Entry(
             "grid",
-            "every combination, in a seeded order",
+            "every combination, in order",
             "slb_autotune.search.samplers:grid",
         ),
     ),
