@@ -1,7 +1,7 @@
 """The measurements that the README quotes: ratios, both sides interleaved in one run.
 
-Timings on a shared machine are noisy and drift. A step is compared with the float step of the same
-turn, and the median over many turns is the ratio; the milliseconds are the best that was seen.
+Timings on a shared machine are noisy and drift. A step is compared with the float steps of the
+same turn, and the median over many turns is the ratio; the milliseconds are the best seen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from slb_autotune.config import TrialConfig
 from slb_autotune.data import DataInfo, info
-from slb_autotune.machine import isolated
+from slb_autotune.machine import isolated, keep_freed_memory
 from slb_autotune.nets import build_network
 from slb_autotune.optim import make_optimizer
 from slb_autotune.quant.diagnostics import set_temperature
@@ -35,17 +36,16 @@ _CPU = torch.device("cpu")
 _IMAGES = DataInfo("classification", 3, 10, 32)
 
 # What is compared with the float step. T = 1 stands for the middle of training.
+# "float again" is the same network once more: how far its ratio is from 1 is the noise.
 SIDES: dict[str, dict[str, object]] = {
     "float": {"method": "float"},
+    "float again": {"method": "float"},
     "slb 1 bit": {"weight_bits": 1},
     "slb 2 bits": {"weight_bits": 2},
     "slb 4 bits": {"weight_bits": 4},
     "slb 1 bit, paper SBN": {"weight_bits": 1, "norm.mode": "paper"},
     "slb 1 bit, paper SBN every 4th": {"weight_bits": 1, "norm.mode": "paper", "norm.every": 4},
 }
-
-# The statistics of every fourth step make one step in four slower: a turn is four steps.
-_STEPS_A_TURN = 4
 
 Step = Callable[[], None]
 
@@ -55,6 +55,7 @@ def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> 
     rows = []
     for network in networks:
         base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})
+        keep_freed_memory()
         cpu = _measure_sides(base, batch_size, seconds, 1, time.process_time)
         wall = _measure_sides(base, batch_size, seconds, threads, time.perf_counter)
         memory = peak_memory(network, batch_size, ["plain torch", *SIDES])
@@ -63,9 +64,9 @@ def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> 
                 "network": network,
                 "side": side,
                 "cpu_ms": 1e3 * cpu[side].min(),
-                "cpu_ratio": (cpu[side] / cpu["float"]).median(),
+                "cpu_ratio": ratio(cpu, side),
                 "wall_ms": 1e3 * wall[side].min(),
-                "wall_ratio": (wall[side] / wall["float"]).median(),
+                "wall_ratio": ratio(wall, side),
                 "turns": min(len(cpu), len(wall)),
                 "peak_mb": memory[side] / 1e6,
                 "memory_ratio": memory[side] / memory["float"],
@@ -75,6 +76,11 @@ def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> 
     return pd.DataFrame(rows)
 
 
+def ratio(times: pd.DataFrame, side: str) -> float:
+    """Median over the turns of a side's step / the mean of both float steps of that turn."""
+    return float((times[side] / times[["float", "float again"]].mean(axis=1)).median())
+
+
 def _measure_sides(
     base: TrialConfig, batch_size: int, seconds: float, threads: int, clock: Callable[[], float]
 ) -> pd.DataFrame:
@@ -82,7 +88,11 @@ def _measure_sides(
     with isolated(threads, _CPU):
         steps = {"plain torch": _plain_step(base, batch_size)}
         steps |= {side: _step(base, change, batch_size) for side, change in SIDES.items()}
-        return interleave(steps, seconds, clock)
+        # Statistics of every fourth step make one step in four slower: there a turn is four steps.
+        period = {side: int(str(change.get("norm.every", 1))) for side, change in SIDES.items()}
+        turns = {side: repeated(run, period.get(side, 1)) for side, run in steps.items()}
+        times = interleave(turns, seconds, clock)
+        return times / pd.Series(period).reindex(times.columns, fill_value=1)
 
 
 def interleave(
@@ -91,17 +101,18 @@ def interleave(
     """Seconds of a step of each side, a row a turn; three turns at least."""
     for run in steps.values():
         run()
+    # In a new order every turn: nobody always runs after the same neighbour.
+    random = Random(0)
     turns: list[dict[str, float]] = []
     end = time.perf_counter() + seconds
     while len(turns) < 3 or time.perf_counter() < end:
-        spent = dict.fromkeys(steps, 0.0)
-        for _ in range(_STEPS_A_TURN):
-            for name, run in steps.items():
-                began = clock()
-                run()
-                spent[name] += (clock() - began) / _STEPS_A_TURN
+        spent = {}
+        for name in random.sample(list(steps), len(steps)):
+            began = clock()
+            steps[name]()
+            spent[name] = clock() - began
         turns.append(spent)
-    return pd.DataFrame(turns)
+    return pd.DataFrame(turns)[list(steps)]
 
 
 def _batch(batch_size: int) -> tuple[Tensor, Tensor]:

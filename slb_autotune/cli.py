@@ -162,9 +162,11 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
     from slb_autotune import training
     from slb_autotune.cost import estimate
     from slb_autotune.data import info
+    from slb_autotune.machine import keep_freed_memory
     from slb_autotune.progress import TrainingView, summary_lines
     from slb_autotune.run_folder import RunFolder
 
+    keep_freed_memory()
     files = RunFolder(folder)
     earlier = None if fresh else files.result()
     view = TrainingView(config)

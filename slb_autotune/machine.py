@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +63,22 @@ def _container_room() -> int | None:
         return limit - int((group / "memory.current").read_text())
     except (OSError, ValueError):
         return None
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep the memory it frees, for a process of ours that trains on the CPU.
+
+    Every step frees all activations and asks for the same again; glibc hands the large ones back
+    to the system in between, and the page faults of getting them anew take up to a tenth of a
+    step. Elsewhere than on glibc this does nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(M_MMAP_MAX, 0)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.quant.slb import SLBLayer, block_exponentials, column_blocks
+from slb_autotune.quant.slb import SLBLayer, column_blocks, shifted_powers, working_dtype
 
 FROZEN_ABOVE = 0.999  # the paper's threshold on max p
 
@@ -63,10 +63,11 @@ def _row(name: str, layer: SLBLayer, earlier: Tensor | None) -> dict[str, Any]:
     codes = layer.codes()
     W_q = layer.values[codes.reshape(-1).int()]
     gap = frozen = entropy = 0.0
-    for columns in column_blocks(flat):
-        P = block_exponentials(flat[:, columns], layer.temperature)
+    for block, part in column_blocks(flat, W_q):
+        block = block.to(working_dtype(flat))
+        P = shifted_powers(block, block.amax(0), layer.temperature)
         P = P.div_(P.sum(0)).double()
-        gap += float((W_q[columns] - (P * values).sum(0)).abs().sum())
+        gap += float((part - (P * values).sum(0)).abs().sum())
         frozen += float((P.amax(0) > FROZEN_ABOVE).sum())
         entropy += float(-torch.special.xlogy(P, P).sum())
     count = codes.numel()

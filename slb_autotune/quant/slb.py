@@ -6,8 +6,7 @@
     W_q = v_k, k = argmax_i P_i                  (eq:wq), used at inference
 
 The gradient is dW_c/dA_i = T P_i (v_i - W_c), so no P is kept between the passes: it is made
-again in blocks that fit a cache, which is also several times faster than one softmax over the
-whole of A.
+again, block by block, with powers of two, which cost half of what powers of e do.
 For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
 """
 
@@ -30,10 +29,12 @@ from slb_autotune.quant.state_norm import StateBatchNorm2d
 from slb_autotune.quant.states import TwoState
 from slb_autotune.registry import METHODS
 
-# Elements of A handled at once: about 1 MB of float32, which a core's own cache holds. An
-# accelerator would rather see few large kernels.
-_CPU_BLOCK = 2**18
+# Elements of A handled at once. On a CPU 4 MB of float32: enough for two threads to share, small
+# enough to stay in the outer cache. An accelerator would rather see few large kernels.
+_CPU_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**26
+
+_LOG2_E = math.log2(math.e)
 
 # Fused optimisers change parameters without raising their version, so steps are counted: a cached
 # W_q holds until the next step of any optimiser.
@@ -53,19 +54,22 @@ def value_set(bits: int) -> Tensor:
     return torch.linspace(-1.0, 1.0, 2**bits, dtype=torch.float64).to(torch.get_default_dtype())
 
 
-def column_blocks(flat: Tensor) -> Iterator[slice]:
-    """Slices over the columns of A as an (m, n) matrix, each of a handy size."""
+def column_blocks(flat: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """A as an (m, n) matrix, and others as wide, in blocks of columns of a handy size."""
+    rows, columns = flat.shape
     block = _CPU_BLOCK if flat.device.type == "cpu" else _ACCELERATOR_BLOCK
     # Shapes alone (the meta device) have no need of blocks, and may be of any size.
-    width = flat.shape[1] if flat.is_meta else max(1, block // flat.shape[0])
-    for start in range(0, flat.shape[1], width):
-        yield slice(start, min(start + width, flat.shape[1]))
+    if rows * columns <= block or flat.is_meta:
+        yield flat, *others
+        return
+    width = max(1, block // rows)
+    for start in range(0, columns, width):
+        yield tuple(tensor[..., start : start + width] for tensor in (flat, *others))
 
 
-def block_exponentials(block: Tensor, T: float) -> Tensor:
-    """exp(T (A - max A)), the softmax of a block before it is divided by its sum."""
-    block = block.to(working_dtype(block))
-    return block.sub(block.amax(0)).mul_(T).exp_()
+def shifted_powers(block: Tensor, top: Tensor, T: float, out: Tensor | None = None) -> Tensor:
+    """exp(T (A - top)): with top = max A, a softmax before it is divided by its sum."""
+    return torch.sub(block, top, out=out).mul_(T * _LOG2_E).exp2_()
 
 
 def working_dtype(A: Tensor) -> torch.dtype:
@@ -84,13 +88,14 @@ class _ExpectedWeight(Function):
     def forward(ctx: Any, A: Tensor, values: Tensor, T: float) -> Tensor:
         ctx.T = T
         if A.shape[0] == 2:
-            W_c = A[1].sub(A[0]).mul_(T / 2).tanh_()
+            low, high = A.unbind()
+            W_c = torch.sub(high, low).mul_(T / 2).tanh_()
             ctx.save_for_backward(A, values, W_c)
             return W_c
         flat = A.reshape(A.shape[0], -1)
         v = values.to(working_dtype(A))
-        parts = [_expectation(flat[:, block], v, T) for block in column_blocks(flat)]
-        W, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
+        parts = [_expectation(block.to(v.dtype), v, T) for (block,) in column_blocks(flat)]
+        W, top, total = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         W_c = W.to(A.dtype).view(A.shape[1:])
         ctx.save_for_backward(A, values, W_c, top, total)
         return W_c
@@ -99,32 +104,25 @@ class _ExpectedWeight(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         A, values, W_c, *sums = ctx.saved_tensors
-        T = ctx.T
-        grad = torch.empty(A.shape, dtype=A.dtype, device=A.device)
+        T, g = ctx.T, grads[0].contiguous()
         if A.shape[0] == 2:
-            torch.mul(W_c.square().neg_().add_(1).mul_(T / 2), grads[0], out=grad[1])
-            torch.neg(grad[1], out=grad[0])
-            return grad, None, None
-        flat, flat_grad = A.reshape(A.shape[0], -1), grad.view(A.shape[0], -1)
+            v = values.to(A.dtype).view(-1, *[1] * W_c.dim())
+            return torch.ops.aten.tanh_backward(g, W_c).mul_(T / 2) * v, None, None
         top, total = sums
-        pull = grads[0].reshape(-1).to(top.dtype).mul(T).div_(total)
-        minus_W_pull = W_c.reshape(-1).to(top.dtype).mul(pull).neg_()
-        v = values.view(-1, 1).to(top.dtype)
-        for block in column_blocks(flat):
-            E = flat[:, block].to(top.dtype).sub(top[block]).mul_(T).exp_()
-            change = torch.addcmul(minus_W_pull[block], v, pull[block])
-            if top.dtype == A.dtype:
-                torch.mul(E, change, out=flat_grad[:, block])
-            else:
-                flat_grad[:, block] = E.mul_(change)
-        return grad, None, None
+        flat, v = A.reshape(A.shape[0], -1), values.view(-1, 1)
+        minus_pull = torch.div(g.view(-1), total).mul_(-T)
+        shift = torch.mul(W_c.view(-1), minus_pull)
+        grad = torch.empty_like(flat, dtype=top.dtype)
+        for block, E, peak, offset, pull in column_blocks(flat, grad, top, shift, minus_pull):
+            shifted_powers(block, peak, T, out=E)
+            E.mul_(torch.addcmul(offset, v, pull, value=-1))
+        return grad.to(A.dtype).view(A.shape), None, None
 
 
 def _expectation(block: Tensor, v: Tensor, T: float) -> tuple[Tensor, Tensor, Tensor]:
     """W_c of a block, with max_i A_i and sum_i exp(T (A_i - max A))."""
-    block = block.to(v.dtype)
     top = block.amax(0)
-    E = block.sub(top).mul_(T).exp_()
+    E = shifted_powers(block, top, T)
     total = E.sum(0)
     return torch.mv(E.t(), v).div_(total), top, total
 
@@ -145,9 +143,8 @@ def argmax_codes(A: Tensor) -> Tensor:
     m = flat.shape[0]
     from_the_end = torch.arange(m - 1, -1, -1, dtype=torch.uint8, device=A.device).view(-1, 1)
     codes = torch.empty(flat.shape[1], dtype=torch.uint8, device=A.device)
-    for columns in column_blocks(flat):
-        block = flat[:, columns]
-        codes[columns] = (m - 1) - torch.where(block == block.amax(0), from_the_end, 0).amax(0)
+    for block, part in column_blocks(flat, codes):
+        part.copy_((m - 1) - torch.where(block == block.amax(0), from_the_end, 0).amax(0))
     return codes.view(A.shape[1:])
 
 

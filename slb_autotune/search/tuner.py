@@ -25,6 +25,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from slb_autotune.errors import ConfigError
+from slb_autotune.machine import keep_freed_memory
 from slb_autotune.search.ledger import Ledger
 from slb_autotune.search.work import Order, TrialWork
 
@@ -35,6 +36,7 @@ class TrialTrainable(tune.Trainable):
     """Trains trials one after the other in the same process; a step is an epoch."""
 
     def setup(self, config: dict[str, Any]) -> None:
+        keep_freed_memory()
         self.work = TrialWork(Order.from_mapping(config["order"]))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
