@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slb_autotune.bench_cli import bench_app
 from slb_autotune.cli_output import (
     DEFAULT_RUNS,
     JsonFlag,
@@ -35,16 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench_app = typer.Typer(
-    help="Measure speed: both sides interleaved in one run, best of many.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(bench_app, name="bench")
 add_commands(app)
-
-Threads = Annotated[int, typer.Option("--threads", help="CPU threads of the wall-time side.")]
-CORES = os.cpu_count() or 1
 
 
 def main() -> None:
@@ -303,46 +295,6 @@ def list_(
             typer.echo(f"  {name:{indent}}  {summary}")
         if not rows:
             typer.echo("  none yet")
-
-
-@bench_app.command()
-def step(
-    network: Annotated[
-        list[str] | None, typer.Option(help="resnet20 and vgg_small by default.")
-    ] = None,
-    seconds: Annotated[
-        float, typer.Option(help="Time for each network, once on one thread and once on all.")
-    ] = 120.0,
-    threads: Threads = CORES,
-    batch_size: Annotated[int, typer.Option(help="Images in a step.")] = 100,
-    as_json: JsonFlag = False,
-) -> None:
-    """SLB step / float step, our float step / a plain one, and peak memory.
-
-    Example: slb-autotune bench step --network resnet20 --seconds 60
-    """
-    from slb_autotune import bench
-
-    networks = network or ["resnet20", "vgg_small"]
-    print_table(bench.step(networks, seconds, threads, batch_size), as_json)
-
-
-@bench_app.command()
-def epoch(
-    images: Annotated[int, typer.Option(help="Images of the epoch.")] = 2000,
-    rounds: Annotated[int, typer.Option(help="Epochs of each side; the best counts.")] = 3,
-    root: Annotated[
-        str | None, typer.Option(help="The real CIFAR-10; random pixels without it.")
-    ] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """A training epoch with augmentation / the sum of its bare steps.
-
-    Example: slb-autotune bench epoch --root ./data --images 5000
-    """
-    from slb_autotune import bench
-
-    print_table(bench.epoch(images, rounds, root), as_json)
 
 
 def run_name(config: TrialConfig) -> str:

@@ -219,11 +219,15 @@ def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
 def _show(outcome: Outcome) -> None:
     from rich.console import Console
 
-    from slb_autotune.search.learned import lessons
+    from slb_autotune.search.learned import lessons, occupancy
+    from slb_autotune.search.study import slots_of
     from slb_autotune.search.view import front_table
 
     ledger = outcome.ledger
     typer.echo(_counts(ledger, outcome.seconds))
+    busy = occupancy(ledger, slots_of(ledger.config))
+    if busy is not None:
+        typer.echo(f"training took {busy:.0%} of the slots' time, from first trial to last")
     typer.echo("\nthe front:")
     Console(width=120).print(front_table(ledger))
     typer.echo("")

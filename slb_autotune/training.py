@@ -132,6 +132,11 @@ class Trial:
         """Whole epochs behind us."""
         return len(self.history)
 
+    @property
+    def images(self) -> int:
+        """Training images that an epoch shows."""
+        return self.steps * self.config.batch_size
+
     def start(self, files: RunFolder | None) -> None:
         """Take up the folder's checkpoint, or begin, and leave a checkpoint of the beginning."""
         state = files.load_checkpoint() if files is not None else None
@@ -266,6 +271,7 @@ class Trial:
         if self.quantised:
             metrics["eps_share_start"] = self.eps_share_start
         metrics["seconds"] = float(history["seconds"].sum())
+        metrics["train_images"] = self.images
         self.network.eval()
         return TrainResult(self.config, history, metrics, self.network)
 

@@ -20,6 +20,7 @@ ROOMS = [
     "config",
     "recipes",
     "study_config",
+    "run_table",
     "torchvision_import",
     "quant",
     "nets",
@@ -39,6 +40,7 @@ ROOMS = [
     "progress",
     "cli_output",
     "study_cli",
+    "bench_cli",
     "cli",
     "__main__",
 ]

@@ -8,6 +8,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from slb_autotune.errors import InputError
 from slb_autotune.quant.convert import resolve_bits
+from slb_autotune.search.frames import epoch_frame
 from slb_autotune.search.ledger import Ledger, Record
 
 FEWEST_FOR_IMPORTANCE = 8
@@ -17,6 +18,22 @@ def lessons(ledger: Ledger) -> list[str]:
     """The best schedule, the parameters that mattered, and what mixing bits was worth."""
     lines = [best_schedule(ledger), importance_line(ledger), uniform_line(ledger)]
     return [line for line in lines if line] + correlation_lines(ledger)
+
+
+def occupancy(ledger: Ledger, slots: int) -> float | None:
+    """Seconds of training / (slots x seconds), from the first trial's start to the last's end.
+
+    None for a study that was interrupted: the time between its sessions is nobody's.
+    """
+    if any(record.attempt > 1 for record in ledger.records.values()):
+        return None
+    trials = [ledger.study.get_trials(deepcopy=False)[number] for number in ledger.records]
+    starts = [trial.datetime_start for trial in trials if trial.datetime_start is not None]
+    ends = [trial.datetime_complete for trial in trials if trial.datetime_complete is not None]
+    if not ends:
+        return None
+    wall = (max(ends) - min(starts)).total_seconds()
+    return float(epoch_frame(ledger)["seconds"].sum()) / (slots * wall)
 
 
 def first_learned(ledger: Ledger) -> int | None:

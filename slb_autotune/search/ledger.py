@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -52,6 +53,7 @@ class Record:
     number: int
     status: str
     config: TrialConfig
+    digest: str
     params: dict[str, Any]
     metrics: dict[str, float] = field(default_factory=dict)
     rungs: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -202,7 +204,8 @@ class Ledger:
                 value = cost.metrics()[constraint.metric]
                 found[str(constraint)] = constraint.violation(value)
                 if found[str(constraint)] > 0:
-                    reason = f"{constraint.metric} is {value:g}, not {constraint}"
+                    side = "above" if constraint.upper else "below"
+                    reason = f"{constraint.metric} is {value:g}, {side} {constraint.limit:g}"
         if self.memory is not None and cost.training_bytes > self.memory:
             found["memory"] = cost.training_bytes / self.memory - 1
             reason = f"training needs {cost.training_bytes / 1e9:.1f} GB"
@@ -223,7 +226,8 @@ class Ledger:
 
     def _same_as(self, config: TrialConfig) -> Record | None:
         """The trial that had this very configuration; in a list of points, only a finished one."""
-        same = [r for r in self.records.values() if r.config == config]
+        digest = config.digest
+        same = [r for r in self.records.values() if r.digest == digest]
         finished = [record for record in same if record.status == "done"]
         others = [] if self.config.points else [r for r in same if r.status != "reused"]
         return next(iter(finished + others), None)
@@ -251,12 +255,16 @@ class Ledger:
         stages = phases(self.config.early_stopping, record.config.epochs)
         return Order(
             config=record.config.to_mapping(),
-            folder=str((self.folder / "trials" / f"{number:05d}").absolute()),
+            folder=str(self.trial_folder(number).absolute()),
             phases=tuple(asdict(phase) for phase in stages),
             attempt=record.attempt,
             costs=self.costs.cost(record.config).metrics(),
             test=self.config.confirms is not None,
         )
+
+    def trial_folder(self, number: int) -> Path:
+        """Where a trial keeps its checkpoints and its history."""
+        return self.folder / "trials" / f"{number:05d}"
 
     def take_up(self, number: int) -> Order:
         """An unfinished trial of an earlier session, as a new attempt."""
@@ -432,7 +440,8 @@ class Ledger:
     def hopeless(self) -> str:
         """The reason, where every trial so far failed for the same one."""
         ended = self.with_status("done", "reused", "stopped", "failed")
-        reasons = {record.reason for record in ended}
+        # Where and when it failed may differ: numbers do not make another reason.
+        reasons = {_NUMBER.sub("#", record.reason) for record in ended}
         same = len(ended) >= SAME_FAILURES and len(reasons) == 1
         return ended[0].reason if same and all(r.status == "failed" for r in ended) else ""
 
@@ -458,6 +467,9 @@ class Ledger:
             )
             for stage in stages[:-1]
         ]
+
+
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\bnan\b|\binf\b")
 
 
 def _key(values: Mapping[str, Any]) -> str:
@@ -494,10 +506,12 @@ def _record(trial: FrozenTrial) -> Record:
         for name, value in attributes.items()
         if name.startswith("rung/")
     }
+    config = TrialConfig.from_mapping(attributes["config"])
     return Record(
         number=trial.number,
         status=attributes["status"],
-        config=TrialConfig.from_mapping(attributes["config"]),
+        config=config,
+        digest=config.digest,
         params=dict(trial.params),
         metrics=attributes.get("metrics", {}),
         rungs=rungs,

@@ -18,7 +18,7 @@ from optuna.distributions import (
 from optuna.trial import BaseTrial
 
 from slb_autotune.config import BIT_FIELDS, SHORT_NAMES, TrialConfig
-from slb_autotune.errors import ConfigError
+from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.study_config import ParameterConfig, Scalar, StudyConfig
 
 
@@ -67,22 +67,6 @@ class Space:
             }:
                 changes[field] = changes[field]["*"]
         return self.base.updated(changes)
-
-    def values_of(self, config: TrialConfig) -> dict[str, Any] | None:
-        """The parameters that give `config`, or None where the space does not hold it."""
-        flat = config.flat()
-        values: dict[str, Any] = {}
-        for dimension in self.dimensions:
-            if not self._exists(dimension, values):
-                continue
-            field, slash, pattern = dimension.name.partition("/")
-            value = flat.get(field)
-            if slash and isinstance(value, dict):
-                value = value.get(pattern, value.get("*"))
-            if value is None or not contains(dimension.distribution, value):
-                return None
-            values[dimension.name] = value
-        return values
 
     def _exists(self, dimension: Dimension, values: Mapping[str, Any]) -> bool:
         return all(
@@ -178,6 +162,14 @@ def _dimensions(
 
 def _drawn_as(name: str, field: str, space: Mapping[str, ParameterConfig]) -> str:
     """The dimension, or the fixed field, that the condition of `name` on `field` looks at."""
+    asked = space[name].when[field]
+    choices = space[field].choices if field in space else None
+    for value in asked if isinstance(asked, tuple) else (asked,):
+        if choices is not None and value not in choices:
+            raise ConfigError(
+                f"space.{name}.when: {field} is never {value!r}",
+                nearest(str(value), map(str, choices)),
+            )
     if field not in BIT_FIELDS or field not in space:
         return SHORT_NAMES.get(field, field)
     if space[field].per != "network":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.run_folder import write_atomically
@@ -19,6 +19,9 @@ from slb_autotune.search.ledger import Ledger, StudyStopped
 from slb_autotune.search.warm import warm_values
 from slb_autotune.study_config import StudyConfig
 from slb_autotune.version import VERSION
+
+if TYPE_CHECKING:
+    from ray import tune
 
 MANIFEST_SECONDS = 1.0
 
@@ -46,8 +49,17 @@ class View:
         """Trials have ended."""
 
 
-def run_study(config: StudyConfig, view: View | None = None, *, resume: bool = False) -> Outcome:
-    """Run a study to the end of its budget, or until Ctrl-C."""
+def run_study(
+    config: StudyConfig,
+    view: View | None = None,
+    *,
+    resume: bool = False,
+    trainable: type[tune.Trainable] | None = None,
+) -> Outcome:
+    """Run a study to the end of its budget, or until Ctrl-C.
+
+    `trainable` takes the place of training, to measure what everything else costs.
+    """
     view = View() if view is None else view
     files = StudyFolder(Path(config.storage.folder), config.name)
     if files.config_path.exists() and not resume:
@@ -60,24 +72,30 @@ def run_study(config: StudyConfig, view: View | None = None, *, resume: bool = F
         ledger = open_ledger(config, files)
         check_feasible(ledger)
         if not resume or not ledger.study.user_attrs.get("warm"):
-            _enqueue(ledger, files)
-        return _session(config, files, ledger, view)
+            enqueue_first_trials(ledger, files.path)
+        return _session(config, files, ledger, view, trainable)
 
 
-def _enqueue(ledger: Ledger, files: StudyFolder) -> None:
+def enqueue_first_trials(ledger: Ledger, folder: Path) -> None:
     """Put warm starts, or a grid, at the head of the queue; `warm` says that it is whole."""
     config = ledger.config
     if not config.points:
         if config.sampler.name == "grid":
             ledger.enqueue(ledger.space.grid(), "grid")
         else:
-            for source, values in warm_values(ledger, files.path):
+            for source, values in warm_values(ledger, folder):
                 ledger.enqueue([values], source)
     ledger.study.set_user_attr("warm", True)
 
 
-def _session(config: StudyConfig, files: StudyFolder, ledger: Ledger, view: View) -> Outcome:
-    from slb_autotune.search.tuner import probe_nodes, run_trials, start_ray
+def _session(
+    config: StudyConfig,
+    files: StudyFolder,
+    ledger: Ledger,
+    view: View,
+    trainable: type[tune.Trainable] | None,
+) -> Outcome:
+    from slb_autotune.search.tuner import TrialTrainable, probe_nodes, run_trials, start_ray
 
     began = time.monotonic()
     manifest = files.manifest()
@@ -111,7 +129,9 @@ def _session(config: StudyConfig, files: StudyFolder, ledger: Ledger, view: View
         try:
             probe_nodes(files.path)
             view.start(ledger)
-            run_trials(ledger, files.path, slots, should_stop, changed)
+            run_trials(
+                ledger, files.path, slots, should_stop, changed, trainable or TrialTrainable
+            )
         finally:
             view.stop()
             write(force=True)
@@ -144,14 +164,21 @@ def manifest_rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
             "folder": f"trials/{number:05d}",
             "status": record.status,
             "attempt": record.attempt,
-            "digest": record.config.digest,
+            "digest": record.digest,
         }
         for number, record in ledger.records.items()
     }
 
 
 def check_feasible(ledger: Ledger) -> None:
-    """Refuse constraints that no allocation can meet."""
+    """Refuse objectives that nothing measures and constraints that no allocation can meet."""
+    wanted = [*ledger.goals.metrics, *(c.metric for c in ledger.constraints)]
+    validated = [metric for metric in wanted if metric.startswith("val_")]
+    if validated and ledger.base.data.val_fraction == 0:
+        raise ConfigError(
+            f"{validated[0]} is asked for, but data.val_fraction is 0: nothing is held out",
+            "set data.val_fraction to 0.1 or so.",
+        )
     known = [c for c in ledger.constraints if c.known_before and c.upper]
     if not known or ledger.config.points:
         return

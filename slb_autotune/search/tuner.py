@@ -137,7 +137,12 @@ class StudyStopper(tune.Stopper):
 
 
 def run_trials(
-    ledger: Ledger, folder: Path, slots: int, should_stop: Callable[[], bool], changed: OnChange
+    ledger: Ledger,
+    folder: Path,
+    slots: int,
+    should_stop: Callable[[], bool],
+    changed: OnChange,
+    trainable: type[tune.Trainable] = TrialTrainable,
 ) -> None:
     """Train the ledger's orders until there are no more, or until it is told to stop."""
     searcher = LedgerSearcher(ledger, changed)
@@ -153,7 +158,7 @@ def run_trials(
         )
 
     tuner = tune.Tuner(
-        tune.with_resources(TrialTrainable, needs),
+        tune.with_resources(trainable, needs),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=RungScheduler(ledger, changed),

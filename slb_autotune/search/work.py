@@ -103,8 +103,7 @@ class TrialWork:
         )
 
     def _files(self, phase: Phase) -> RunFolder:
-        compressed = phase.epochs < self.config.epochs
-        return RunFolder(self.folder / (f"rung{phase.rung}" if compressed else "full"))
+        return RunFolder(phase_folder(self.folder, phase, self.config.epochs))
 
     def _next_epoch(self) -> dict[str, Any]:
         phase = self.phase
@@ -122,6 +121,7 @@ class TrialWork:
         if trial.epochs_done >= phase.until:
             row["status"] = "done" if phase.final else "rung"
             row["seconds"] = sum(r["seconds"] for r in trial.history)
+            row["train_images"] = trial.images
             self._leave(phase, trial)
         if row["status"] == "done" and self.order.test:
             row |= evaluate(self._files(phase).path, device=str(device))
@@ -155,6 +155,11 @@ class TrialWork:
         spent = self._epochs_spent() + (self.trial is not None)
         row = {"status": "failed", "reason": reason, "rung": self.phase.rung}
         return row | {"seconds": 0.0, "trial_epochs": spent}
+
+
+def phase_folder(trial: Path, phase: Phase, epochs: int) -> Path:
+    """Where a phase trains: a folder of its own where its schedule is compressed."""
+    return trial / (f"rung{phase.rung}" if phase.epochs < epochs else "full")
 
 
 def take_over(folder: Path, attempt: int) -> None:

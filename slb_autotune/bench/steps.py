@@ -1,4 +1,4 @@
-"""The measurements that the README quotes: ratios, both sides interleaved in one run.
+"""Speed of training: ratios, both sides interleaved in one run.
 
 Timings on a shared machine are noisy and drift. A step is compared with the float steps of the
 same turn, and the median over many turns is the ratio; the milliseconds are the best seen.
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -102,12 +101,12 @@ def interleave(
     for run in steps.values():
         run()
     # In a new order every turn: nobody always runs after the same neighbour.
-    random = Random(0)
+    random = np.random.default_rng(0)
     turns: list[dict[str, float]] = []
     end = time.perf_counter() + seconds
     while len(turns) < 3 or time.perf_counter() < end:
         spent = {}
-        for name in random.sample(list(steps), len(steps)):
+        for name in random.permutation(list(steps)).tolist():
             began = clock()
             steps[name]()
             spent[name] = clock() - began

@@ -1,0 +1,74 @@
+"""What the harness costs: studies whose trials train nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from slb_autotune.search.study import View, run_study
+from slb_autotune.search.tuner import TrialTrainable
+from slb_autotune.search.work import Order
+from slb_autotune.study_config import StudyConfig
+
+EPOCHS = 10
+METRICS = 12
+
+
+class IdleTrainable(TrialTrainable):
+    """Reports ten epochs of twelve metrics and trains nothing."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.order = Order.from_mapping(config["order"])
+        self.epoch = 0
+
+    def step(self) -> dict[str, Any]:
+        self.epoch += 1
+        score = 50.0 + 0.1 * self.epoch + self.order.config["seed"] + self.order.attempt
+        metrics = {f"metric_{i}": score + i for i in range(METRICS - 2)}
+        row = {**metrics, "val_accuracy": score, **self.order.costs}
+        last = self.epoch == EPOCHS
+        row |= {"status": "done" if last else "running", "rung": 0, "trial_epochs": self.epoch}
+        return {**row, "done": last}
+
+
+class _Clock(View):
+    """When the first trial was given out: Ray's own start is not a trial's cost."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+
+    def start(self, ledger: object) -> None:
+        self.began = time.perf_counter()
+
+
+def idle_study(trials: int, concurrent: int) -> pd.DataFrame:
+    """Wall seconds of a trial in a study of so many; the journal and all files as ever."""
+    with TemporaryDirectory() as folder:
+        config = StudyConfig.from_mapping(
+            {
+                "name": "idle",
+                "recipe": "digits",
+                "trial": {"epochs": EPOCHS},
+                "space": {
+                    "T_s": {"log": [0.001, 1]},
+                    "T_e": {"log": [1, 10000]},
+                    "schedule": ["linear", "sin", "exp", "cosine"],
+                    "lr": {"log": [0.01, 0.5]},
+                    "weight_bits": {"choices": [1, 2, 4], "per": "layer"},
+                },
+                "budget": {"trials": trials},
+                "resources": {"concurrent": concurrent},
+                "storage": {"folder": str(Path(folder))},
+            }
+        )
+        clock = _Clock()
+        outcome = run_study(config, clock, trainable=IdleTrainable)
+        wall = time.perf_counter() - clock.began
+        done = len(outcome.ledger.with_status("done", "reused"))
+    return pd.DataFrame(
+        [{"trials": done, "concurrent": concurrent, "wall_s": wall, "s_per_trial": wall / done}]
+    )

@@ -1,0 +1,269 @@
+"""Search quality against a known truth: searches replayed on a table of finished trainings.
+
+Every configuration of a small space was trained (`search_spaces/digits_truth.yaml`), at the full
+budget and at every rung. A search that asks for one is given what training it gave, so thirty
+seeds of five searches take minutes. What counts is epochs: those that a search would have spent
+until its front has 95 % of the hypervolume of the true one. A configuration that is drawn twice
+costs nothing the second time, whoever draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from slb_autotune.errors import DataError
+from slb_autotune.pareto import front, hypervolume
+from slb_autotune.run_table import read_epochs, read_runs
+from slb_autotune.search.folder import blank_ledger
+from slb_autotune.search.rungs import correlation
+from slb_autotune.search.study import enqueue_first_trials
+from slb_autotune.study_config import Direction, StudyConfig
+
+SHARE = 0.95
+METRICS = ("val_accuracy", "size_bytes")
+DIRECTIONS: list[Direction] = ["maximize", "minimize"]
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A trial of a search: epochs spent so far, and its result where it was not stopped."""
+
+    epochs: int
+    result: tuple[float, float] | None
+
+
+class Truth:
+    """What training gave for every configuration of the space."""
+
+    def __init__(self, runs: pd.DataFrame, epochs: pd.DataFrame) -> None:
+        done = runs[runs["status"] == "done"]
+        trials = done["trial"].astype(int).tolist()
+        params = [_key(json.loads(cell)) for cell in done["params"]]
+        self.keys = dict(zip(params, trials, strict=True))
+        self.size = dict(zip(trials, done["size_bytes"].astype(int).tolist(), strict=True))
+        self.epochs = int(done["epochs"].iloc[0])
+        last = int(epochs["rung"].max())
+        self.full = _curves(epochs[epochs["rung"] == last])
+        self.compressed = {
+            int(part["epoch"].max()): _curves(part)
+            for rung, part in epochs.groupby("rung")
+            if rung != last
+        }
+        values = np.array([self.result(trial) for trial in self.keys.values()])
+        members = values[front(values, DIRECTIONS)]
+        # A tenth beyond the front's own span, so that its ends count.
+        span = members.max(axis=0) - members.min(axis=0)
+        self.reference = [members[:, 0].min() - span[0] / 10, members[:, 1].max() + span[1] / 10]
+        self.members = members
+        self.volume = hypervolume(members, self.reference, DIRECTIONS)
+
+    @classmethod
+    def read(cls, folder: Path) -> Truth:
+        """From the two tables that a study of the whole space was exported to."""
+        runs, epochs = folder / "digits_truth.runs.csv", folder / "digits_truth.epochs.csv"
+        if not runs.exists() or not epochs.exists():
+            raise DataError(
+                f"there is no table of the truth in {folder}",
+                "run `slb-autotune search search_spaces/digits_truth.yaml`, then "
+                "`slb-autotune export digits_truth --to results/runs`.",
+            )
+        return cls(read_runs(runs), read_epochs(epochs))
+
+    def trial(self, params: Params) -> int:
+        """The trial that had these parameters."""
+        return self.keys[_key(params)]
+
+    def result(self, trial: int) -> tuple[float, float]:
+        """The objectives at the full budget."""
+        return self.full[trial][self.epochs], float(self.size[trial])
+
+    def at(self, trial: int, epochs: int, run: int) -> float:
+        """Accuracy after so many epochs of a run whose schedule has length `run`."""
+        curves = self.full if run == self.epochs else self.compressed[run]
+        return curves[trial][epochs]
+
+    def reached(self, results: list[tuple[float, float]]) -> float:
+        """The share of the true hypervolume that these results have."""
+        return hypervolume(results, self.reference, DIRECTIONS) / self.volume if results else 0.0
+
+
+def _curves(epochs: pd.DataFrame) -> dict[int, dict[int, float]]:
+    """Trial -> epoch -> accuracy."""
+    curves: dict[int, dict[int, float]] = {
+        trial: dict(zip(rows["epoch"].astype(int), rows["val_accuracy"], strict=True))
+        for trial, rows in epochs.groupby(epochs["trial"].astype(int))
+    }
+    return curves
+
+
+def _key(params: Params) -> str:
+    return json.dumps({name: params[name] for name in sorted(params)})
+
+
+# -- the searches: each yields what it has after every trial -------------------------------
+
+
+def ours(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
+    """Our study as it would run, one trial at a time: warm starts, TPE and rungs."""
+    ledger = blank_ledger(config.model_copy(update={"seed": seed}))
+    enqueue_first_trials(ledger, Path())
+    spent = 0
+    while (found := ledger.next_order()) is not None:
+        number, order = found
+        trial = truth.trial(ledger.records[number].params)
+        before, done, result = spent, (0, 0), None
+        for phase in order.phases:
+            run, until = phase["epochs"], phase["until"]
+            # A rung of the same run goes on from the one before; a compressed one starts anew.
+            spent += until - (done[1] if done[0] == run else 0)
+            done = (run, until)
+            row = {METRICS[0]: truth.at(trial, until, run), METRICS[1]: truth.size[trial]}
+            row |= {"trial_epochs": spent - before}
+            if phase["final"]:
+                result = truth.result(trial)
+                ledger.finish(number, {**row, "status": "done"})
+            elif not ledger.record_rung(number, phase["rung"], row):
+                break
+        yield Spent(spent, result)
+
+
+def plain_optuna_search(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
+    """Ray's OptunaSearch with several metrics, as its documentation shows it."""
+    from ray.tune.search.optuna import OptunaSearch
+
+    searcher = OptunaSearch(
+        {**distributions(config)}, metric=list(METRICS), mode=["max", "min"], seed=seed
+    )
+
+    def ask(number: int) -> Params:
+        return searcher.suggest(str(number)) or {}
+
+    def tell(number: int, values: tuple[float, float]) -> None:
+        searcher.on_trial_complete(str(number), dict(zip(METRICS, values, strict=True)))
+
+    yield from _full_budget(truth, ask, tell)
+
+
+def optuna_sampler(
+    build: Callable[[StudyConfig, int], optuna.samplers.BaseSampler],
+) -> Callable[[Truth, StudyConfig, int], Iterator[Spent]]:
+    """A sampler of Optuna's, every trial at the full budget."""
+
+    def search(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
+        study = optuna.create_study(directions=DIRECTIONS, sampler=build(config, seed))
+        space: dict[str, BaseDistribution] = {**distributions(config)}
+        asked: dict[int, optuna.Trial] = {}
+
+        def ask(number: int) -> Params:
+            asked[number] = study.ask(space)
+            return asked[number].params
+
+        def tell(number: int, values: tuple[float, float]) -> None:
+            study.tell(asked.pop(number), values)
+
+        yield from _full_budget(truth, ask, tell)
+
+    return search
+
+
+def _full_budget(
+    truth: Truth,
+    ask: Callable[[int], Params],
+    tell: Callable[[int, tuple[float, float]], None],
+) -> Iterator[Spent]:
+    spent, number = 0, 0
+    seen: set[int] = set()
+    while len(seen) < len(truth.keys):
+        params = ask(number)
+        trial = truth.trial(params)
+        spent += 0 if trial in seen else truth.epochs
+        seen.add(trial)
+        tell(number, truth.result(trial))
+        yield Spent(spent, truth.result(trial))
+        number += 1
+
+
+SEARCHES: dict[str, Callable[[Truth, StudyConfig, int], Iterator[Spent]]] = {
+    "random": optuna_sampler(lambda config, seed: optuna.samplers.RandomSampler(seed=seed)),
+    "grid": optuna_sampler(lambda config, seed: _grid(config, seed)),
+    "nsga2": optuna_sampler(lambda config, seed: optuna.samplers.NSGAIISampler(seed=seed)),
+    "plain OptunaSearch": plain_optuna_search,
+    "ours": ours,
+}
+
+
+def _grid(config: StudyConfig, seed: int) -> optuna.samplers.BaseSampler:
+    """Optuna's grid, which goes through its cells in an order drawn by the seed."""
+    choices = {name: list(d.choices) for name, d in distributions(config).items()}
+    return optuna.samplers.GridSampler(choices, seed=seed)
+
+
+def distributions(config: StudyConfig) -> dict[str, CategoricalDistribution]:
+    """The space, as Optuna's own tools take it."""
+    found = {d.name: d.distribution for d in blank_ledger(config).space.dimensions}
+    return {name: d for name, d in found.items() if isinstance(d, CategoricalDistribution)}
+
+
+def epochs_needed(truth: Truth, search: Iterator[Spent], share: float = SHARE) -> float:
+    """Epochs spent until the results have that share of the true hypervolume; inf if never."""
+    results: list[tuple[float, float]] = []
+    for step in search:
+        if step.result is not None:
+            results.append(step.result)
+            if truth.reached(results) >= share:
+                return float(step.epochs)
+    return float("inf")
+
+
+def compare(truth: Truth, config: StudyConfig, seeds: int) -> pd.DataFrame:
+    """A row a search: epochs to reach the share, over the seeds."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    rows = []
+    for name, search in SEARCHES.items():
+        needed = [epochs_needed(truth, search(truth, config, seed)) for seed in range(seeds)]
+        rows.append(
+            {
+                "search": name,
+                "median_epochs": float(np.median(needed)),
+                "mean_epochs": float(np.mean(needed)),
+                "low": float(np.quantile(needed, 0.25)),
+                "high": float(np.quantile(needed, 0.75)),
+                "seeds": seeds,
+            }
+        )
+    table = pd.DataFrame(rows)
+    plain = table.loc[table["search"] == "plain OptunaSearch", "median_epochs"].iloc[0]
+    table["of_plain"] = table["median_epochs"] / plain
+    return table
+
+
+def rung_correlations(truth: Truth) -> pd.DataFrame:
+    """How well a small budget foretells the end, for both ways to spend it."""
+    trials = list(truth.keys.values())
+    final = [truth.result(trial)[0] for trial in trials]
+    rows = []
+    for epochs in sorted(truth.compressed):
+        for budget, run in (("prefix", truth.epochs), ("compressed", epochs)):
+            early = [truth.at(trial, epochs, run) for trial in trials]
+            found = correlation(0, epochs, early, final)
+            rows.append({"budget": budget, "epochs": epochs, "spearman": found.spearman})
+    return pd.DataFrame(rows)
+
+
+def default_study(path: Path) -> StudyConfig:
+    """The space of the study file under our default sampler, warm starts and early stopping."""
+    study = StudyConfig.from_file(path)
+    fixed = {"sampler", "budget", "early_stopping"}
+    mapping = {name: value for name, value in study.to_mapping().items() if name not in fixed}
+    return StudyConfig.from_mapping({**mapping, "budget": {"trials": 10_000}})

@@ -1,0 +1,90 @@
+"""A study as tables: a row a trial, and a row an epoch (the schema is in run_table.py)."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from slb_autotune.config import TrialConfig
+from slb_autotune.machine import resolve_device
+from slb_autotune.quant.convert import resolve_bits
+from slb_autotune.run_folder import RunFolder
+from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, config_columns, typed
+from slb_autotune.search.ledger import Ledger, Record
+from slb_autotune.search.rungs import phases
+from slb_autotune.search.work import phase_folder
+from slb_autotune.version import VERSION
+
+
+def run_frame(ledger: Ledger) -> pd.DataFrame:
+    """A row a trial."""
+    front = {record.number for record in ledger.front()}
+    rows = [_run_row(ledger, record, front) for record in ledger.records.values()]
+    return typed(rows, RUN_COLUMNS)
+
+
+def epoch_frame(ledger: Ledger) -> pd.DataFrame:
+    """A row an epoch, of every rung; read from the trials' folders."""
+    rows = [row for record in ledger.records.values() for row in _epoch_rows(ledger, record)]
+    return typed(rows, EPOCH_COLUMNS)
+
+
+def weight_bits_of(ledger: Ledger, config: TrialConfig) -> dict[str, int]:
+    """Layer -> bits of its weights; empty for a float network."""
+    if not config.quantises:
+        return {}
+    return resolve_bits("weight_bits", config.weight_bits, ledger.costs.layers(config))
+
+
+def _run_row(ledger: Ledger, record: Record, front: set[int]) -> dict[str, Any]:
+    config = record.config
+    metrics = record.metrics or ledger.costs.cost(config).metrics()
+    return {
+        "study": ledger.config.name,
+        "trial": record.number,
+        "status": record.status,
+        "reason": record.reason,
+        "source": record.source,
+        "on_front": record.number in front,
+        **config_columns(config),
+        "bits": json.dumps(weight_bits_of(ledger, config)) if config.quantises else "",
+        **{name: value for name, value in metrics.items() if name in RUN_COLUMNS},
+        "epochs": config.epochs,
+        "lr": config.optimizer.lr,
+        "epochs_spent": record.epochs,
+        "params": json.dumps(record.params, sort_keys=True),
+        "version": VERSION,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "device": str(resolve_device(config.device)),
+        "command": f"slb-autotune train {ledger.config.name}:{record.number}",
+    }
+
+
+def _epoch_rows(ledger: Ledger, record: Record) -> Iterator[dict[str, Any]]:
+    stages = phases(ledger.config.early_stopping, record.config.epochs)
+    trial = ledger.trial_folder(record.number)
+    begun = 0
+    for position, phase in enumerate(stages):
+        history = RunFolder(phase_folder(trial, phase, record.config.epochs)).history_path
+        first = begun if position and stages[position - 1].epochs == phase.epochs else 0
+        begun = phase.until
+        for row in _read_history(history):
+            if first < row["epoch"] <= phase.until:
+                yield {
+                    **row,
+                    "study": ledger.config.name,
+                    "trial": record.number,
+                    "rung": phase.rung,
+                }
+
+
+def _read_history(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    frame = pd.read_csv(path)
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
