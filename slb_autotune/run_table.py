@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from slb_autotune.config import TrialConfig
-from slb_autotune.errors import DataError
+from slb_autotune.errors import DataError, nearest
 
 # Column -> pandas dtype. Where a value does not exist it is missing, never 0.
 RUN_COLUMNS: dict[str, str] = {
@@ -104,13 +104,16 @@ def read_epochs(path: Path) -> pd.DataFrame:
 def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
     words = {name: str for name, dtype in columns.items() if dtype == "str"}
     try:
-        frame = pd.read_csv(path, dtype=words, keep_default_na=True)
+        frame = pd.read_csv(path, dtype=words)
+        unknown = [str(name) for name in frame.columns if name not in columns]
+        if not unknown:
+            return typed(frame, columns)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a table: {error}", "check the file.") from error
-    unknown = [str(name) for name in frame.columns if name not in columns]
-    if unknown:
-        raise DataError(f"{path} has an unknown column {unknown[0]!r}", "see run_table.py.")
-    return typed(frame, columns)
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} cannot be read as a table: {reason}", "check it.") from error
+    raise DataError(
+        f"{path} has an unknown column {unknown[0]!r}", nearest(unknown[0], list(columns))
+    )
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:

@@ -142,12 +142,16 @@ def plain_optuna_search(truth: Truth, config: StudyConfig, seed: int) -> Iterato
     """Ray's OptunaSearch with several metrics, as its documentation shows it."""
     from ray.tune.search.optuna import OptunaSearch
 
-    searcher = OptunaSearch(
-        {**distributions(config)}, metric=list(METRICS), mode=["max", "min"], seed=seed
-    )
+    # Ray would make a slash in a name a dictionary in a dictionary.
+    names = {name.replace("/", "|"): name for name in distributions(config)}
+    space: dict[str, BaseDistribution] = {
+        plain: distributions(config)[name] for plain, name in names.items()
+    }
+    searcher = OptunaSearch(space, metric=list(METRICS), mode=["max", "min"], seed=seed)
 
     def ask(number: int) -> Params:
-        return searcher.suggest(str(number)) or {}
+        found = searcher.suggest(str(number)) or {}
+        return {names[plain]: value for plain, value in found.items()}
 
     def tell(number: int, values: tuple[float, float]) -> None:
         searcher.on_trial_complete(str(number), dict(zip(METRICS, values, strict=True)))
@@ -156,12 +160,12 @@ def plain_optuna_search(truth: Truth, config: StudyConfig, seed: int) -> Iterato
 
 
 def optuna_sampler(
-    build: Callable[[StudyConfig, int], optuna.samplers.BaseSampler],
+    build: Callable[[int], optuna.samplers.BaseSampler],
 ) -> Callable[[Truth, StudyConfig, int], Iterator[Spent]]:
     """A sampler of Optuna's, every trial at the full budget."""
 
     def search(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
-        study = optuna.create_study(directions=DIRECTIONS, sampler=build(config, seed))
+        study = optuna.create_study(directions=DIRECTIONS, sampler=build(seed))
         space: dict[str, BaseDistribution] = {**distributions(config)}
         asked: dict[int, optuna.Trial] = {}
 
@@ -175,6 +179,13 @@ def optuna_sampler(
         yield from _full_budget(truth, ask, tell)
 
     return search
+
+
+def grid(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
+    """Every configuration once, in an order drawn by the seed."""
+    trials = np.random.default_rng(seed).permutation(list(truth.keys.values())).tolist()
+    for number, trial in enumerate(trials, start=1):
+        yield Spent(number * truth.epochs, truth.result(trial))
 
 
 def _full_budget(
@@ -195,18 +206,12 @@ def _full_budget(
 
 
 SEARCHES: dict[str, Callable[[Truth, StudyConfig, int], Iterator[Spent]]] = {
-    "random": optuna_sampler(lambda config, seed: optuna.samplers.RandomSampler(seed=seed)),
-    "grid": optuna_sampler(lambda config, seed: _grid(config, seed)),
-    "nsga2": optuna_sampler(lambda config, seed: optuna.samplers.NSGAIISampler(seed=seed)),
+    "random": optuna_sampler(lambda seed: optuna.samplers.RandomSampler(seed=seed)),
+    "grid": grid,
+    "nsga2": optuna_sampler(lambda seed: optuna.samplers.NSGAIISampler(seed=seed)),
     "plain OptunaSearch": plain_optuna_search,
     "ours": ours,
 }
-
-
-def _grid(config: StudyConfig, seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's grid, which goes through its cells in an order drawn by the seed."""
-    choices = {name: list(d.choices) for name, d in distributions(config).items()}
-    return optuna.samplers.GridSampler(choices, seed=seed)
 
 
 def distributions(config: StudyConfig) -> dict[str, CategoricalDistribution]:

@@ -118,10 +118,10 @@ class TrialWork:
         row: dict[str, Any] = dict(trial.history[-1])
         row |= self.order.costs | {"rung": phase.rung, "status": "running"}
         row["trial_epochs"] = self._epochs_spent()
+        row["train_images"] = trial.images
         if trial.epochs_done >= phase.until:
             row["status"] = "done" if phase.final else "rung"
             row["seconds"] = sum(r["seconds"] for r in trial.history)
-            row["train_images"] = trial.images
             self._leave(phase, trial)
         if row["status"] == "done" and self.order.test:
             row |= evaluate(self._files(phase).path, device=str(device))
