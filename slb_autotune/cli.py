@@ -21,6 +21,7 @@ from slb_autotune.cli_output import (
     print_table,
 )
 from slb_autotune.errors import InputError, SlbError, nearest
+from slb_autotune.report_cli import add_commands as add_report_commands
 from slb_autotune.study_cli import add_commands
 from slb_autotune.version import VERSION
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench")
 add_commands(app)
+add_report_commands(app)
 
 
 def main() -> None:

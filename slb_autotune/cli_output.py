@@ -74,8 +74,12 @@ def parse_value(source: str, text: str | None) -> Any:
 
 
 def find_run(run: str, runs: Path) -> Path:
-    """A run's folder, by its path or by its name."""
-    named = runs / "trials" / run
+    """A run's folder, by its path or by its name; STUDY:NUMBER is a trial's full run."""
+    study, colon, number = run.partition(":")
+    if colon and number.isdigit():
+        named = runs / "studies" / study / "trials" / f"{int(number):05d}" / "full"
+    else:
+        named = runs / "trials" / run
     folder = Path(run) if Path(run).exists() or not named.exists() else named
     if not folder.is_dir():
         names = [path.name for path in (runs / "trials").glob("*")]

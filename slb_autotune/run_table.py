@@ -27,6 +27,7 @@ RUN_COLUMNS: dict[str, str] = {
     "network": "str",
     "width": "Int64",
     "data": "str",
+    "scale": "Int64",  # super-resolution only
     "method": "str",
     "weight_bits": "str",  # "1", or "mixed"
     "activation_bits": "str",
@@ -131,6 +132,7 @@ def config_columns(config: TrialConfig) -> dict[str, Any]:
         "network": config.network.name,
         "width": config.network.width,
         "data": config.data.name,
+        "scale": config.data.scale if config.super_resolution else None,
         "method": config.method,
         "weight_bits": bits_word(config.weight_bits) if quantised else "32",
         "activation_bits": bits_word(config.activation_bits) if quantised else "32",

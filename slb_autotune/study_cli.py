@@ -169,6 +169,7 @@ def sensitivity(
     """
     from slb_autotune.cli_output import load_config
     from slb_autotune.errors import ConfigError
+    from slb_autotune.report.figures import draw_sensitivity, save
     from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
 
     config = load_config(source).updated(parse_settings(settings or []))
@@ -178,19 +179,17 @@ def sensitivity(
         raise ConfigError(f"--bits takes numbers; got {bits!r}", "write --bits 1,2,4") from None
     folder = runs / "sensitivity" / config.updated({"method": "float"}).digest
     table = measure_sensitivity(config, choices, folder=folder)
+    pictures = save(draw_sensitivity(table), folder / "sensitivity")
     if as_json:
         print_table(table, as_json)
         return
     wide = table.pivot(index="layer", columns="bits", values="cost").loc[table["layer"].unique()]
     wide.columns = [f"{bits} bit" for bits in wide.columns]
-    worst = max(table["cost"].max(), 1e-12)
-    wide["loss at the fewest bits"] = [
-        "#" * round(30 * max(0, v) / worst) for v in wide.iloc[:, 0]
-    ]
     typer.echo(wide.reset_index().to_string(index=False, float_format="{:.4f}".format))
     typer.echo("\nbest allocations (bits layer by layer):")
     for allocation in best_allocations(table, allocations):
         typer.echo("  " + " ".join(map(str, allocation.values())))
+    typer.echo(f"\nplot       {pictures[0]}")
 
 
 def _with_budget(
@@ -219,6 +218,7 @@ def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
 def _show(outcome: Outcome) -> None:
     from rich.console import Console
 
+    from slb_autotune.report.study_report import write_study_report
     from slb_autotune.search.learned import lessons, occupancy
     from slb_autotune.search.study import slots_of
     from slb_autotune.search.view import front_table
@@ -233,7 +233,9 @@ def _show(outcome: Outcome) -> None:
     typer.echo("")
     for line in lessons(ledger):
         typer.echo(line)
-    typer.echo(f"\nstudy      {outcome.folder}")
+    page = write_study_report(ledger, outcome.folder / "report")
+    typer.echo(f"\nreport     {page}")
+    typer.echo(f"study      {outcome.folder}")
     typer.echo(f"confirm    slb-autotune confirm {ledger.config.name}")
 
 

@@ -36,11 +36,13 @@ ROOMS = [
     "search",
     "report",
     "bench",
+    "servers",
     "catalogue",
     "progress",
     "cli_output",
     "study_cli",
     "bench_cli",
+    "report_cli",
     "cli",
     "__main__",
 ]

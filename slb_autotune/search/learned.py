@@ -77,9 +77,8 @@ def is_paper(record: Record) -> bool:
     return (schedule.schedule, schedule.T_s, schedule.T_e) == ("exp", 0.01, 10.0)
 
 
-def importances(ledger: Ledger) -> dict[str, float]:
-    """Parameter -> share of what moved the first learned objective (PED-ANOVA)."""
-    objective = first_learned(ledger)
+def importances(ledger: Ledger, objective: int | None) -> dict[str, float]:
+    """Parameter -> share of what moved an objective (PED-ANOVA)."""
     if objective is None or len(ledger.results()) < FEWEST_FOR_IMPORTANCE:
         return {}
     # PED-ANOVA asks what leads to low values.
@@ -99,7 +98,8 @@ def importances(ledger: Ledger) -> dict[str, float]:
 
 def importance_line(ledger: Ledger) -> str:
     """The three parameters that mattered most."""
-    found = sorted(importances(ledger).items(), key=lambda item: -item[1])[:3]
+    shares = importances(ledger, first_learned(ledger))
+    found = sorted(shares.items(), key=lambda item: -item[1])[:3]
     if not found:
         return ""
     return "what mattered: " + ", ".join(f"{name} {share:.0%}" for name, share in found)
@@ -126,6 +126,8 @@ def correlation_lines(ledger: Ledger) -> list[str]:
     """How well each rung foretold the end, with a warning where it did not."""
     lines = []
     for rung in ledger.correlations():
+        if not rung.trials:
+            continue
         line = (
             f"rung {rung.rung} ({rung.epochs} epochs): rank correlation with the end "
             f"{rung.spearman:.2f} over {rung.trials} spared trials"

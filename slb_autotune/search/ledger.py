@@ -62,6 +62,7 @@ class Record:
     attempt: int = 1
     source: str = "sampler"
     reused_from: int | None = None
+    started: float = 0.0  # POSIX seconds
 
 
 class StudyStopped(SlbError):
@@ -84,6 +85,7 @@ class Ledger:
         self.goals = Goals(tuple(config.goals()), tuple(config.goals().values()))
         self.constraints = config.parsed_constraints
         self.records: dict[int, Record] = {}
+        self._changed: set[int] = set()
         self.infeasible = 0
         self.memory = free_memory(resolve_device(self.base.device))
         self._read()
@@ -349,7 +351,13 @@ class Ledger:
         self.study.sampler = optuna.samplers.RandomSampler(seed=seed_of(number))
         return optuna.Trial(self.study, identity)
 
+    def take_changed(self) -> set[int]:
+        """Trials that changed since this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
+
     def _refresh(self, number: int) -> None:
+        self._changed.add(number)
         self.records[number] = _record(self.study.get_trials(deepcopy=False)[number])
 
     # -- what is known ---------------------------------------------------------------------
@@ -483,13 +491,14 @@ def _constrain(trial: optuna.Trial, name: str, violation: float) -> None:
 
 
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a row, without words and without what Ray adds."""
+    """The metrics of a row, without words and without what Ray adds (`config/order/...`)."""
     return {
         name: value
         for name, value in row.items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)
         and name not in _NOT_METRICS
+        and "/" not in name
     }
 
 
@@ -520,4 +529,5 @@ def _record(trial: FrozenTrial) -> Record:
         attempt=attributes.get("attempt", 1),
         source=attributes.get("source", "sampler"),
         reused_from=attributes.get("reused_from"),
+        started=0.0 if trial.datetime_start is None else trial.datetime_start.timestamp(),
     )

@@ -16,6 +16,7 @@ from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.run_folder import write_atomically
 from slb_autotune.search.folder import StudyFolder, blank_ledger, open_ledger
 from slb_autotune.search.ledger import Ledger, StudyStopped
+from slb_autotune.search.recorder import make_recorder
 from slb_autotune.search.warm import warm_values
 from slb_autotune.study_config import StudyConfig
 from slb_autotune.version import VERSION
@@ -38,6 +39,8 @@ class Outcome:
 
 class View:
     """What a study shows while it runs; this one shows nothing."""
+
+    unrecorded = 0  # trials that MLflow could not be told
 
     def start(self, ledger: Ledger) -> None:
         """Trials are about to run."""
@@ -113,9 +116,13 @@ def _session(
             write_atomically(files.manifest_path, json.dumps(manifest, indent=1).encode())
             written = time.monotonic()
 
+    recorder = make_recorder(ledger, manifest["sessions"][0]["started"])
+
     def changed() -> None:
         write()
         view.update()
+        if recorder is not None:
+            recorder.tell()
 
     with _interruptible() as interrupted:
 
@@ -125,6 +132,8 @@ def _session(
             return interrupted() or over or bool(ledger.hopeless())
 
         write(force=True)
+        if recorder is not None:
+            recorder.start()
         started = start_ray(config.storage.ray, slots * config.resources.cpus)
         try:
             probe_nodes(files.path)
@@ -135,6 +144,8 @@ def _session(
         finally:
             view.stop()
             write(force=True)
+            if recorder is not None:
+                view.unrecorded = recorder.close(_status(ledger, interrupted()))
             if started:
                 import ray
 
@@ -145,6 +156,13 @@ def _session(
             f"see {files.path / 'trials'} for the workers' errors; mend it, then resume.",
         )
     return Outcome(ledger, files.path, interrupted(), time.monotonic() - began)
+
+
+def _status(ledger: Ledger, interrupted: bool) -> str:
+    """How the session ended, as MLflow's runs say it."""
+    if interrupted or ledger.with_status("running"):
+        return "interrupted"
+    return "failed" if ledger.hopeless() else "done"
 
 
 def slots_of(config: StudyConfig) -> int:

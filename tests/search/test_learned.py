@@ -100,7 +100,7 @@ def searched(direction: str, decisive: str, trials: int = 40) -> Ledger:
 @pytest.mark.parametrize("decisive", ["temperature.T_e", "optimizer.lr"])
 def test_importance_points_at_the_parameter_that_matters(direction: str, decisive: str) -> None:
     ledger = searched(direction, decisive)
-    found = importances(ledger)
+    found = importances(ledger, 0)
     assert found.keys() == {"temperature.T_e", "optimizer.lr", "label_smoothing"}
     assert sum(found.values()) == pytest.approx(1.0)
     assert max(found, key=found.__getitem__) == decisive
@@ -110,8 +110,8 @@ def test_importance_points_at_the_parameter_that_matters(direction: str, decisiv
 
 
 def test_importance_needs_some_trials() -> None:
-    assert importances(searched("maximize", "optimizer.lr", trials=7)) == {}
-    assert importances(searched("maximize", "optimizer.lr", trials=8)) != {}
+    assert importances(searched("maximize", "optimizer.lr", trials=7), 0) == {}
+    assert importances(searched("maximize", "optimizer.lr", trials=8), 0) != {}
 
 
 @pytest.mark.parametrize(

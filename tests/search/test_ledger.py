@@ -16,7 +16,7 @@ from slb_autotune.config import TrialConfig
 from slb_autotune.cost import estimate
 from slb_autotune.errors import InputError
 from slb_autotune.search.folder import StudyFolder, blank_ledger, open_ledger
-from slb_autotune.search.ledger import Ledger, Record, StudyStopped
+from slb_autotune.search.ledger import Ledger, Record, StudyStopped, numbers_of
 from slb_autotune.study_config import StudyConfig
 from tests.builders import TINY, fake_row, play, shared_costs, tiny_study
 
@@ -581,3 +581,9 @@ def test_what_runs_or_failed_is_not_issued_again(end):
     assert ledger.next_order() is None
     assert len(ledger.records) == 2
     assert ledger.infeasible > 0
+
+
+def test_what_ray_adds_to_a_row_is_no_metric() -> None:
+    row = {"val_accuracy": 90.0, "epoch": 3, "status": "done", "pid": 7, "done": True}
+    ray = {"config/order/config/weight_bits/layer1.*": 2, "time_total_s": 1.0, "rung": 0}
+    assert numbers_of({**row, **ray}) == {"val_accuracy": 90.0, "epoch": 3}

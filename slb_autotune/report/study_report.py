@@ -1,0 +1,139 @@
+"""The report of one study: its page, its figures and its tables, in a folder beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from slb_autotune.report import figures, tables
+from slb_autotune.report.page import PageContent, render_page
+from slb_autotune.run_folder import write_atomically
+from slb_autotune.search.frames import epoch_frame, run_frame
+from slb_autotune.search.learned import importances, lessons
+from slb_autotune.search.ledger import Ledger
+from slb_autotune.version import VERSION
+
+
+def write_study_report(ledger: Ledger, folder: Path) -> Path:
+    """Write `index.html`, figures (PNG and SVG) and tables into `folder`; the page's path."""
+    runs, epochs = run_frame(ledger), epoch_frame(ledger)
+    drawn = list(study_figures(ledger, runs, epochs))
+    for name, _, figure in drawn:
+        figures.save(figure, folder / "figures" / name)
+    own = [table for table in tables.own_tables(runs) if table.rows]
+    tables.write_tables(own, folder / "tables")
+    content = PageContent(
+        study=ledger.config.name,
+        question=question(ledger),
+        answer=lessons(ledger) or ["No trial has ended yet."],
+        objectives=dict(zip(ledger.goals.metrics, ledger.goals.directions, strict=True)),
+        runs=runs,
+        epochs=epochs,
+        tables=[(table.title, tables.to_html(table)) for table in own],
+        figures=[(caption, figures.svg_text(figure, name)) for name, caption, figure in drawn],
+        reproduce=commands(ledger),
+        notes=notes(ledger),
+    )
+    page = folder / "index.html"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, render_page(content).encode())
+    return page
+
+
+def question(ledger: Ledger) -> str:
+    """What was asked, in a sentence or two."""
+    goals = " and ".join(
+        f"{direction} {metric}"
+        for metric, direction in zip(ledger.goals.metrics, ledger.goals.directions, strict=True)
+    )
+    base = ledger.base
+    what = f"{base.network.name} on {base.data.name}, {base.epochs} epochs a trial"
+    if ledger.config.points:
+        return f"{len(ledger.config.points)} listed configurations of {what}: {goals}."
+    searched = ", ".join(ledger.config.space)
+    limits = "".join(f", with {constraint}" for constraint in ledger.constraints)
+    return f"Which {searched} {goals}{limits}? Asked of {what}."
+
+
+def notes(ledger: Ledger) -> list[str]:
+    """Facts without which the numbers mean little."""
+    counts = ", ".join(
+        f"{len(ledger.with_status(status))} {status}"
+        for status in ("done", "reused", "stopped", "failed", "running")
+        if ledger.with_status(status)
+    )
+    return [
+        f"{counts or 'no trials'}; {ledger.infeasible} infeasible draws; "
+        f"{ledger.epochs_spent()} epochs in all, rungs included.",
+        f"Validation values are of the quantised network. Hypervolume {ledger.hypervolume():.4f} "
+        f"against the reference point {[float(f'{x:.6g}') for x in ledger.reference()]}.",
+        f"slb-autotune {VERSION}, seed {ledger.config.seed}.",
+    ]
+
+
+def commands(ledger: Ledger) -> list[str]:
+    """How to get all this again, and what to do next."""
+    name = ledger.config.name
+    found = [f"slb-autotune search {ledger.folder / 'study.yaml'} --name {name}-again"]
+    front = ledger.front()
+    if front:
+        found.append(f"slb-autotune train {name}:{front[-1].number}")
+        found.append(f"slb-autotune confirm {name}")
+    return found
+
+
+def study_figures(
+    ledger: Ledger, runs: pd.DataFrame, epochs: pd.DataFrame
+) -> Iterator[tuple[str, str, Figure]]:
+    """(file name, caption, figure) of what this study has to show."""
+    objectives = dict(zip(ledger.goals.metrics, ledger.goals.directions, strict=True))
+    learned = next(
+        (m for m, k in zip(ledger.goals.metrics, ledger.goals.known, strict=True) if not k),
+        ledger.goals.metrics[0],
+    )
+    if len(objectives) > 1:
+        yield "front", "The front: quality against cost.", figures.draw_front(runs, objectives)
+    yield (
+        "hypervolume",
+        "Hypervolume over trials; the dashed level is that of the uniform allocations.",
+        figures.draw_hypervolume(runs, objectives),
+    )
+    yield (
+        "bits",
+        "Bits of every layer of the front's members, from the smallest to the largest.",
+        figures.draw_bits(runs, objectives),
+    )
+    if learned in ("val_accuracy", "val_psnr"):
+        yield (
+            "schedules",
+            "Temperature over training, and what training made of it.",
+            figures.draw_schedules(runs, epochs, learned),
+        )
+    yield (
+        "response",
+        "The first objective over two of the numbers that were searched.",
+        figures.draw_response(runs, objectives),
+    )
+    yield (
+        "importance",
+        "How much each parameter mattered to each objective (PED-ANOVA).",
+        figures.draw_importance(importance_table(ledger)),
+    )
+    members = [record.number for record in ledger.front()]
+    yield (
+        "diagnostics",
+        "Gap between W_q and W_c, frozen weights and flips of the front's members.",
+        figures.draw_diagnostics(epochs, members or None),
+    )
+
+
+def importance_table(ledger: Ledger) -> pd.DataFrame:
+    """A row an objective, a column a parameter: the share that it moved."""
+    rows = {
+        metric: importances(ledger, position)
+        for position, metric in enumerate(ledger.goals.metrics)
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").fillna(0.0)
