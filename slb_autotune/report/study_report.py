@@ -94,12 +94,13 @@ def study_figures(
         (m for m, k in zip(ledger.goals.metrics, ledger.goals.known, strict=True) if not k),
         ledger.goals.metrics[0],
     )
+    reference = dict(zip(ledger.goals.metrics, ledger.reference(), strict=False))
     if len(objectives) > 1:
         yield "front", "The front: quality against cost.", figures.draw_front(runs, objectives)
     yield (
         "hypervolume",
         "Hypervolume over trials; the dashed level is that of the uniform allocations.",
-        figures.draw_hypervolume(runs, objectives),
+        figures.draw_hypervolume(runs, objectives, reference=reference or None),
     )
     yield (
         "bits",

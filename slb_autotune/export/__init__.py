@@ -1,0 +1,1 @@
+"""Trained networks as files for other programs: the packed low-bit file."""

@@ -1,0 +1,1 @@
+"""What was found, for people: tables, figures and one page."""

@@ -1,0 +1,266 @@
+"""Figures of training itself: schedules, how weights settle, and their histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from slb_autotune.report.figures import compute
+from slb_autotune.report.figures.theme import (
+    SIZE,
+    SMALL,
+    Theme,
+    colour,
+    dashes,
+    find_theme,
+    legend,
+    log_axis,
+    new_figure,
+    note,
+    plain,
+    quantity,
+    say,
+    sentence,
+    short,
+    spans,
+    style,
+    title,
+    typeset,
+    whole_numbers,
+)
+
+DIAGNOSTICS = ("quantization_gap", "frozen_fraction", "flip_rate")
+Groups = list[tuple[str, str, pd.DataFrame]]  # study, trial and epochs
+
+_MOST_LINES = 7
+_MOST_RIDGES = 12
+
+
+def draw_schedules(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    metric: str = "val_accuracy",
+    theme: str = "light",
+) -> Figure:
+    """Temperature over training for each schedule and, beside it, what training made of it."""
+    look = find_theme(theme)
+    trials = compute.schedule_trials(runs, metric)
+    if trials.empty:
+        return sentence("No finished run has a temperature schedule to compare.", look)
+    curves = compute.schedule_curves(trials, epochs, metric)
+    figure = new_figure(look, (SIZE[0], 3.3))
+    left, right = (style(axes, look) for axes in figure.subplots(1, 2))
+    names = sorted(trials["schedule"].unique())
+    _draw_temperatures(left, names, trials, curves, look)
+    if curves["mean"].notna().any():
+        _draw_results(right, names, curves, metric, look)
+    else:
+        say(right, f"No epoch of these runs has {quantity(metric).words}.", look)
+    note(figure, _schedule_note(trials, curves), look)
+    return figure
+
+
+def _draw_temperatures(
+    axes: Axes, names: list[str], trials: pd.DataFrame, curves: pd.DataFrame, look: Theme
+) -> None:
+    """As it was recorded each epoch; by the formula where nothing was."""
+    drawn: list[float] = []
+    for index, name in enumerate(names):
+        rows = curves[curves["schedule"] == name]
+        x, y = rows["epoch"].tolist(), rows["temperature"].tolist()
+        if not compute.positive(y):
+            x, y = _formula(trials[trials["schedule"] == name].iloc[0])
+        drawn += compute.positive(y)
+        _line(axes, x, y, name, index, look)
+    if spans(drawn, 10):
+        log_axis(axes.yaxis, drawn, most=6)
+    _epoch_axes(axes, "temperature", look)
+    legend(axes, look, loc="lower right")
+
+
+def _formula(run: pd.Series[float]) -> tuple[list[float], list[float]]:
+    """A schedule over training as its definition has it."""
+    from slb_autotune.quant.schedules import temperature
+
+    steps, total = 100, 1.0 if pd.isna(run["epochs"]) else float(run["epochs"])
+    values = [
+        temperature(str(run["schedule"]), i, steps, float(run["T_s"]), float(run["T_e"]))
+        for i in range(steps + 1)
+    ]
+    return [total * i / steps for i in range(steps + 1)], values
+
+
+def _draw_results(
+    axes: Axes, names: list[str], curves: pd.DataFrame, metric: str, look: Theme
+) -> None:
+    scale = quantity(metric).scale
+    for index, name in enumerate(names):
+        rows = curves[curves["schedule"] == name]
+        if (rows["high"] > rows["low"]).any():
+            axes.fill_between(
+                rows["epoch"].astype(float),
+                rows["low"] * scale,
+                rows["high"] * scale,
+                color=colour(look, index),
+                alpha=0.15,
+                linewidth=0,
+            )
+        _line(axes, rows["epoch"].tolist(), (rows["mean"] * scale).tolist(), name, index, look)
+    _epoch_axes(axes, metric, look)
+
+
+def _line(axes: Axes, x: list[float], y: list[float], name: str, index: int, look: Theme) -> None:
+    axes.plot(
+        x,
+        y,
+        color=colour(look, index),
+        linestyle=dashes(look, index),
+        linewidth=1.7,
+        marker="o" if len(x) == 1 else "",
+        label=name,
+    )
+
+
+def _epoch_axes(axes: Axes, metric: str, look: Theme) -> None:
+    whole_numbers(axes.xaxis)
+    axes.set_xlabel("epoch")
+    title(axes, quantity(metric).label, look)
+
+
+def _schedule_note(trials: pd.DataFrame, curves: pd.DataFrame) -> str:
+    pairs = trials[["T_s", "T_e"]].drop_duplicates()
+    if len(pairs) == 1:
+        T_s, T_e = pairs.iloc[0]
+        words = f"T_s = {short(T_s)}, T_e = {short(T_e)}."
+        count = trials["schedule"].value_counts()
+        if (count > 1).any() and curves["mean"].notna().any():
+            runs = ", ".join(f"{n} of {name}" for name, n in sorted(count.items()))
+            words += f" Mean of runs ({runs}); the band goes from the lowest to the highest."
+        return words
+    each = [
+        f"{row.schedule} {short(float(row.T_s), 3)} to {short(float(row.T_e), 3)}"  # type: ignore[arg-type]
+        for row in trials.sort_values("schedule").itertuples()
+    ]
+    return f"The best run of each schedule: {', '.join(each)}."
+
+
+def draw_diagnostics(
+    epochs: pd.DataFrame, trials: Sequence[int] | None = None, theme: str = "light"
+) -> Figure:
+    """Gap, frozen weights and flips over epochs: a line a trial, or the middle of many."""
+    look = find_theme(theme)
+    chosen = epochs if trials is None else epochs[epochs["trial"].isin(list(trials))]
+    curves = compute.final_curves(chosen)
+    known = [name for name in DIAGNOSTICS if np.isfinite(compute.numbers(curves, name)).any()]
+    if not known:
+        return sentence("No epoch has a gap, frozen weights or flips to draw.", look)
+    groups = [
+        (str(key[0]), str(key[1]), rows)
+        for key, rows in curves.groupby(["study", "trial"], sort=True, dropna=False)
+    ]
+    figure = new_figure(look, (SIZE[0] + 0.8, 3.0))
+    panels = figure.subplots(1, len(DIAGNOSTICS))
+    for axes, name in zip(panels, DIAGNOSTICS, strict=True):
+        style(axes, look)
+        if name not in known:
+            say(axes, f"No epoch has {quantity(name).words}.", look)
+            continue
+        if len(groups) > _MOST_LINES:
+            _draw_spread(axes, groups, curves, name, look)
+        else:
+            _draw_each(axes, groups, name, look)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        _epoch_axes(axes, name, look)
+    handles, labels = panels[DIAGNOSTICS.index(known[0])].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower left",
+        ncols=7,
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=look.ink,
+    )
+    return figure
+
+
+def _draw_each(axes: Axes, groups: Groups, name: str, look: Theme) -> None:
+    studies = {study for study, _, _ in groups}
+    for index, (study, trial, rows) in enumerate(groups):
+        words = f"trial {trial}" if len(studies) == 1 else plain(f"{study}: {trial}")
+        values = (compute.numbers(rows, name) * quantity(name).scale).tolist()
+        _line(axes, rows["epoch"].tolist(), values, words, index, look)
+
+
+def _draw_spread(
+    axes: Axes,
+    groups: Groups,
+    curves: pd.DataFrame,
+    name: str,
+    look: Theme,
+) -> None:
+    scale = quantity(name).scale
+    for index, (_, _, rows) in enumerate(groups):
+        axes.plot(
+            rows["epoch"].tolist(),
+            (compute.numbers(rows, name) * scale).tolist(),
+            color=look.pale,
+            linewidth=0.6,
+            alpha=0.45,
+            label=f"each of {len(groups)} trials" if index == 0 else None,
+        )
+    middle = compute.spread_curves(curves, name)
+    axes.fill_between(
+        middle["epoch"].astype(float),
+        middle["low"] * scale,
+        middle["high"] * scale,
+        color=look.colours[0],
+        alpha=0.25,
+        linewidth=0,
+        label="middle half",
+    )
+    _line(axes, middle["epoch"].tolist(), (middle["median"] * scale).tolist(), "median", 0, look)
+
+
+def draw_weight_histogram(
+    histograms: Sequence[compute.Histogram], layer: str = "", theme: str = "light"
+) -> Figure:
+    """The continuous weights W_c of a layer over training, a ridge an epoch, the first on top."""
+    look = find_theme(theme)
+    chosen = compute.evenly(sorted(histograms, key=lambda item: item[0]), _MOST_RIDGES)
+    ridges = [(item[0], found) for item in chosen if (found := compute.densities(item))]
+    if not ridges:
+        return sentence("No histogram of W_c holds a weight.", look)
+    figure = new_figure(look, (SIZE[0], 1.5 + 0.28 * max(4, len(ridges))))
+    axes = style(figure.add_subplot(), look)
+    step = 1.0
+    for place, (_, (edges, heights)) in enumerate(ridges):
+        base = -step * place
+        tops = base + 1.35 * heights / heights.max()
+        depth = place / max(1, len(ridges) - 1)
+        axes.stairs(
+            tops,
+            edges,
+            baseline=base,
+            fill=True,
+            facecolor=look.colours[0],
+            edgecolor=look.paper,
+            alpha=0.35 + 0.55 * depth,
+            linewidth=0,
+            zorder=place + 2,
+        )
+        axes.stairs(tops, edges, baseline=None, color=look.ink, linewidth=0.7, zorder=place + 2.5)
+    axes.set_yticks(
+        [-step * i for i in range(len(ridges))], [f"epoch {epoch}" for epoch, _ in ridges]
+    )
+    axes.grid(False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-step * (len(ridges) - 1) - 0.15, 1.5)
+    axes.set_xlabel(typeset("W_c"))
+    title(axes, f"continuous weights of {layer}" if layer else "continuous weights", look)
+    note(figure, "Each ridge is the density of the weights, scaled to its own peak.", look)
+    return figure

@@ -1,0 +1,154 @@
+"""An invented study, for tests of the page: its numbers were never measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pandas as pd
+
+from slb_autotune.pareto import front
+from slb_autotune.report.page import PageContent
+from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
+
+LAYERS = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1, 2) for c in (1, 2)]
+WEIGHTS = dict(zip(LAYERS, [1] * 6 + [4] * 6 + [16] * 6, strict=True))
+RUNGS = ((0, 0.25), (1, 0.5), (2, 1.0))
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 320 200"><style>*{fill:#0072b2}</style>'
+    '<rect x="20" y="60" width="60" height="120"/><rect x="130" y="20" width="60" height="160"/>'
+    '<rect x="240" y="100" width="60" height="80"/></svg>'
+)
+TABLE = (
+    '<table class="slb-table"><thead><tr><th>method</th><th>published</th><th>measured</th>'
+    "<th>verdict</th></tr></thead><tbody><tr><td>SLB 1/32</td><td>90.6</td><td>78.06 ± 0.12</td>"
+    "<td>reduced budget</td></tr></tbody></table>"
+)
+
+
+def invented_study(
+    trials: int = 60, epochs: int = 12, metric: str = "val_accuracy", seed: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Runs and epochs with uniform allocations, the paper's schedule, stopped and failed ones."""
+    rng = random.Random(seed)
+    runs: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for trial in range(trials):
+        run = _run(trial, epochs, metric, rng)
+        runs.append(run)
+        curves += _curves(run, epochs, metric)
+    done = [run for run in runs if run["status"] == "done"]
+    points = [(run[metric], run["size_bytes"]) for run in done]
+    for run, best in zip(done, front(points, ("maximize", "minimize")), strict=True):
+        run["on_front"] = bool(best)
+    return typed(runs, RUN_COLUMNS), typed(curves, EPOCH_COLUMNS)
+
+
+def _run(trial: int, epochs: int, metric: str, rng: random.Random) -> dict[str, Any]:
+    stages = [rng.choice((1, 2, 4, 8)) for _ in range(3)]
+    source = "sampler"
+    if trial < 3:
+        stages, source = [2**trial] * 3, f"uniform {2**trial} bit"
+    elif trial == 3:
+        stages, source = [1, 1, 1], "paper"
+    bits = {name: stages[int(name[5]) - 1] for name in LAYERS}
+    size = 4000 + sum(WEIGHTS[name] * b * 40 for name, b in bits.items())
+    T_e = 1000.0 if trial == 3 else round(10 ** rng.uniform(0, 4), 2)
+    lr = round(10 ** rng.uniform(-3, -0.5), 5)
+    miss = abs(math.log10(T_e) - 2.4) + 0.8 * abs(math.log10(lr) + 1.5)
+    quality = 93 - 14 * 0.6 ** (size / 4000) * 3 - 5 * miss**1.5 + rng.gauss(0, 0.8)
+    quality = max(quality, 10.0) if metric == "val_accuracy" else 24 + quality / 10
+    status = "failed" if trial % 17 == 16 else "stopped" if trial % 5 == 4 else "done"
+    measured = status != "failed"
+    return {
+        "study": "invented",
+        "trial": trial,
+        "status": status,
+        "reason": "" if measured else "the loss was nan in epoch 3; the last one was 7.41",
+        "source": source,
+        "on_front": False,
+        "network": "resnet20" if metric == "val_accuracy" else "vdsr",
+        "width": 8,
+        "data": "cifar10" if metric == "val_accuracy" else "photos",
+        "method": "slb",
+        "weight_bits": str(stages[0]) if len(set(stages)) == 1 else "mixed",
+        "activation_bits": "32",
+        "bits": json.dumps(bits),
+        "schedule": "sin" if trial == 3 else rng.choice(("linear", "sin", "exp")),
+        "T_s": 0.01,
+        "T_e": T_e,
+        "lr": lr,
+        "epochs": epochs,
+        "batch_size": 100,
+        "seed": 0,
+        metric: quality if measured else None,
+        "size_bytes": size,
+        "bitops": size * 3.1e4,
+        "average_weight_bits": sum(stages) / 3,
+        "quantization_gap": 0.02 + 0.4 / (1 + T_e / 30) if measured else None,
+        "seconds": 30 + 3 * trial % 40,
+        "params": json.dumps(
+            {
+                "temperature.T_e": T_e,
+                **{f"weight_bits/layer{s + 1}.*": b for s, b in enumerate(stages)},
+            }
+        ),
+        "version": "0.0.0",
+        "command": f"slb-autotune train invented:{trial}",
+    }
+
+
+def _curves(run: dict[str, Any], epochs: int, metric: str) -> list[dict[str, Any]]:
+    if run["status"] == "failed":
+        return []
+    rows = []
+    for rung, share in RUNGS[: 2 if run["status"] == "stopped" else 3]:
+        length = max(int(epochs * share), 1)
+        for epoch in range(1, length + 1):
+            part = epoch / length
+            rows.append(
+                {
+                    "study": run["study"],
+                    "trial": run["trial"],
+                    "rung": rung,
+                    "epoch": epoch,
+                    "temperature": 0.01 * (run["T_e"] / 0.01) ** part,
+                    "train_loss": 2.3 * math.exp(-3 * part),
+                    metric: run[metric] * (1 - 0.7 * math.exp(-4 * part * share)),
+                    "val_accuracy_continuous": (
+                        run[metric] * (1 - 0.5 * math.exp(-5 * part))
+                        if metric == "val_accuracy"
+                        else None
+                    ),
+                    "quantization_gap": 0.9 * (1 - part) + run["quantization_gap"] * part,
+                }
+            )
+    return rows
+
+
+def invented_page(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    objectives: dict[str, str] | None = None,
+    **changes: Any,
+) -> PageContent:
+    """A page with something in every section."""
+    values: dict[str, Any] = {
+        "study": "invented",
+        "question": "Which end temperature and which bits give the best network of at most 20 kB?",
+        "answer": [
+            "A mixed allocation of 9.4 kB reaches 91.2 %, 1.9 points above uniform 2 bit.",
+            "End temperatures between 100 and 400 were best.",
+            "The paper's schedule was 2.3 points below the best one found.",
+        ],
+        "objectives": objectives or {"val_accuracy": "maximize", "size_bytes": "minimize"},
+        "runs": runs,
+        "epochs": epochs,
+        "tables": [("ResNet20 on CIFAR-10", TABLE)],
+        "figures": [("Three bars, which stand for a figure.", SVG)],
+        "reproduce": ["slb-autotune search search_spaces/invented.yaml", "slb-autotune report"],
+        "notes": ["12 of 500 epochs, 100 % of the images.", "Hypervolume 0.893."],
+    }
+    return PageContent(**{**values, **changes})
