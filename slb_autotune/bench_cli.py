@@ -108,7 +108,7 @@ def rungs(
 ) -> None:
     """How well a small budget foretells the end: a prefix of the schedule, or it compressed.
 
-    Example: slb-autotune bench rungs
+    Example: slb-autotune bench rungs --json
     """
     from slb_autotune.bench.replay import Truth, rung_correlations
 

@@ -515,6 +515,8 @@ def nest(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> di
         if not isinstance(name, str):
             raise ConfigError(f"a field's name must be a word; got {name!r}")
         name = SHORT_NAMES.get(name, name)
+        if name in ("network", "data") and isinstance(value, str):
+            name = f"{name}.name"
         field, dot, rest = name.partition(".")
         if name in seen or (
             field != name

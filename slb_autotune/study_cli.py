@@ -98,27 +98,54 @@ def resume(
 
 
 def confirm(
-    name: Annotated[str, typer.Argument(help="A study's name.")],
-    seeds: Annotated[int, typer.Option(help="Trainings of each member of the front.")] = 3,
+    source: Annotated[
+        str, typer.Argument(help="A study's name, or a study file with a list of points.")
+    ],
+    seeds: Annotated[int, typer.Option(help="Trainings of each configuration.")] = 3,
     epochs: Annotated[int | None, typer.Option(help="Epochs; none: the study's own.")] = None,
+    settings: Settings = None,
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the front again with several seeds on all training data, and test it.
 
-    Example: slb-autotune confirm digits_demo --seeds 3
+    A study file with a list of points, as those of the paper's tables, needs no search: all its
+    points are trained and tested.
+
+    Examples:
+
+      slb-autotune confirm digits_demo --seeds 3
+
+      slb-autotune confirm search_spaces/paper_table1_resnet20.yaml --set data.root=./data
     """
-    from slb_autotune.search.confirm import confirm_study, confirmed_table
+    from slb_autotune.search.confirm import (
+        confirm_points,
+        confirm_study,
+        confirmed_table,
+        tested_table,
+    )
     from slb_autotune.search.folder import StudyFolder, read_ledger
     from slb_autotune.search.study import run_study
     from slb_autotune.search.view import LiveView
+    from slb_autotune.study_config import StudyConfig
 
-    files = StudyFolder(runs, name)
-    ledger = read_ledger(files.config(), files)
-    config = confirm_study(ledger, seeds, epochs)
+    ledger = None
+    if source.endswith((".yaml", ".yml")):
+        study = StudyConfig.from_file(Path(source))
+        changes = {"trial": {**study.trial, **parse_settings(settings or [])}}
+        changes["storage"] = {**study.storage.model_dump(), "folder": str(runs)}
+        study = StudyConfig.from_mapping({**study.to_mapping(), **changes})
+        config = confirm_points(study, seeds, epochs)
+    else:
+        files = StudyFolder(runs, source)
+        ledger = read_ledger(files.config(), files)
+        config = confirm_study(ledger, seeds, epochs)
     exists = StudyFolder(runs, config.name).config_path.exists()
     outcome = run_study(config, LiveView(), resume=exists)
-    print_table(confirmed_table(ledger, outcome.ledger), as_json)
+    table = (
+        tested_table(outcome.ledger) if ledger is None else confirmed_table(ledger, outcome.ledger)
+    )
+    print_table(table, as_json)
 
 
 def recommend(

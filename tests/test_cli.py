@@ -29,6 +29,12 @@ COMMANDS = [
     ["bench"],
     ["bench", "step"],
     ["bench", "epoch"],
+    ["bench", "harness"],
+    ["bench", "search"],
+    ["bench", "rungs"],
+    ["report"],
+    ["export"],
+    ["ui"],
 ]
 KINDS = ["networks", "data", "methods", "activations", "schedules", "recipes", "fields"]
 
@@ -470,7 +476,7 @@ def test_bench_shows_its_table(slb, monkeypatch):
         asked.append(arguments)
         return table
 
-    monkeypatch.setattr("slb_autotune.bench.step", step)
+    monkeypatch.setattr("slb_autotune.bench.steps.step", step)
     shown = slb("bench", "step", "--network", "vdsr", "--seconds", "1", "--threads", "1")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.split() == ["network", "side", "cpu_ratio", "resnet20", "float", "1.000"]

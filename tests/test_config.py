@@ -435,3 +435,18 @@ def test_an_update_of_bits_replaces_them():
 def test_an_update_is_checked():
     with pytest.raises(ConfigError, match="unknown key 'epcohs'"):
         TrialConfig().updated({"epcohs": 3})
+
+
+@pytest.mark.parametrize(
+    "values", [{"network": "vgg_small", "width": 4}, {"width": 4, "network": "vgg_small"}]
+)
+def test_a_section_given_by_its_name_keeps_what_stands_beside_it(values: dict[str, Any]) -> None:
+    config = TrialConfig.from_mapping(values)
+    assert (config.network.name, config.network.width) == ("vgg_small", 4)
+    again = TrialConfig().updated(values)
+    assert again.network == config.network
+
+
+def test_a_name_given_in_two_ways_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"network\.name is given twice"):
+        TrialConfig.from_mapping({"network": "vgg_small", "network.name": "resnet20"})

@@ -1,0 +1,53 @@
+"""Confirmations: what is trained again, and what is said of it."""
+
+from pathlib import Path
+
+import pytest
+
+from slb_autotune.errors import InputError
+from slb_autotune.search.confirm import confirm_points, tested_table
+from slb_autotune.search.folder import blank_ledger
+from slb_autotune.study_config import StudyConfig
+from tests.builders import TINY, fake_row
+
+POINTS = [{"method": "float"}, {"weight_bits": 1}, {"weight_bits": 1, "T_e": 10.0}]
+
+
+def listed(folder: Path) -> StudyConfig:
+    return StudyConfig.from_mapping(
+        {"name": "table", "trial": TINY, "points": POINTS, "storage": {"folder": str(folder)}}
+    )
+
+
+def test_every_listed_point_is_trained_with_every_seed_on_all_data(tmp_path: Path) -> None:
+    config = confirm_points(listed(tmp_path), seeds=2, epochs=7)
+    assert (config.name, config.confirms) == ("table.confirm", "table")
+    assert list(config.objectives) == ["test_accuracy", "size_bytes"]
+    trials = [config.base().updated(point) for point in config.points]
+    assert [trial.seed for trial in trials] == [0, 1] * 3
+    assert {trial.epochs for trial in trials} == {7}
+    assert {trial.data.val_fraction for trial in trials} == {0.0}
+    assert [trial.method for trial in trials] == ["float"] * 2 + ["slb"] * 4
+    assert [trial.temperature.T_e for trial in trials][4:] == [10.0, 10.0]
+    # What the file says of the data stays: a reduced budget is the reader's choice.
+    assert {trial.data.train_images for trial in trials} == {
+        listed(tmp_path).base().data.train_images
+    }
+
+
+def test_a_study_without_points_must_be_searched_first(tmp_path: Path) -> None:
+    study = StudyConfig.from_mapping({"name": "s", "trial": TINY, "space": {"lr": [0.1, 0.2]}})
+    with pytest.raises(InputError, match="no list of points"):
+        confirm_points(study, 1, None)
+
+
+def test_the_table_has_mean_and_spread_over_seeds(tmp_path: Path) -> None:
+    ledger = blank_ledger(confirm_points(listed(tmp_path), seeds=2, epochs=None))
+    for value in (90.0, 92.0, 80.0, 81.0, 70.0, 70.0):
+        number, order = ledger.next_order() or pytest.fail("an order is missing")
+        ledger.finish(number, fake_row(order, 1, test_accuracy=value))
+    table = tested_table(ledger)
+    assert table["W/A"].tolist() == ["32/32", "1/32", "1/32"]
+    assert table["test_accuracy"].tolist() == pytest.approx([91.0, 80.5, 70.0])
+    assert table["spread"].tolist() == pytest.approx([2**0.5, 0.5**0.5, 0.0])
+    assert table["seeds"].tolist() == [2, 2, 2]
