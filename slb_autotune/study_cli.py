@@ -122,7 +122,7 @@ def confirm(
         confirm_points,
         confirm_study,
         confirmed_table,
-        tested_table,
+        score_table,
     )
     from slb_autotune.search.folder import StudyFolder, read_ledger
     from slb_autotune.search.study import run_study
@@ -143,7 +143,7 @@ def confirm(
     exists = StudyFolder(runs, config.name).config_path.exists()
     outcome = run_study(config, LiveView(), resume=exists)
     table = (
-        tested_table(outcome.ledger) if ledger is None else confirmed_table(ledger, outcome.ledger)
+        score_table(outcome.ledger) if ledger is None else confirmed_table(ledger, outcome.ledger)
     )
     print_table(table, as_json)
 

@@ -94,7 +94,7 @@ def confirmed_table(search: Ledger, confirmed: Ledger) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tested_table(confirmed: Ledger) -> pd.DataFrame:
+def score_table(confirmed: Ledger) -> pd.DataFrame:
     """A row a configuration: mean and spread of its test value over seeds, and its size."""
     metric = confirmed.goals.metrics[0]
     groups: dict[str, list[Record]] = {}

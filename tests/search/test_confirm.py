@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slb_autotune.errors import InputError
-from slb_autotune.search.confirm import confirm_points, tested_table
+from slb_autotune.search.confirm import confirm_points, score_table
 from slb_autotune.search.folder import blank_ledger
 from slb_autotune.study_config import StudyConfig
 from tests.builders import TINY, fake_row
@@ -46,7 +46,7 @@ def test_the_table_has_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     for value in (90.0, 92.0, 80.0, 81.0, 70.0, 70.0):
         number, order = ledger.next_order() or pytest.fail("an order is missing")
         ledger.finish(number, fake_row(order, 1, test_accuracy=value))
-    table = tested_table(ledger)
+    table = score_table(ledger)
     assert table["W/A"].tolist() == ["32/32", "1/32", "1/32"]
     assert table["test_accuracy"].tolist() == pytest.approx([91.0, 80.5, 70.0])
     assert table["spread"].tolist() == pytest.approx([2**0.5, 0.5**0.5, 0.0])
