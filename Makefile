@@ -36,6 +36,9 @@ check: $(READY)  ## lint, formatting and types
 bench: $(READY)  ## measure the speed that the README quotes
 	$(BIN)/slb-autotune bench step
 	$(BIN)/slb-autotune bench epoch
+	$(BIN)/slb-autotune bench harness
+	$(BIN)/slb-autotune bench rungs
+	$(BIN)/slb-autotune bench search
 
-report: $(READY)  ## show what the runs on this machine gave
-	$(BIN)/slb-autotune list runs
+report: $(READY)  ## make results/tables and results/figures anew from results/runs
+	$(BIN)/slb-autotune report

@@ -621,7 +621,10 @@ def _row_metrics(rows: Iterable[_Row], start: int) -> Iterator[Metric]:
 
 
 def _end_metrics(entry: TrialEntry, rows: Sequence[_Row], start: int) -> list[Metric]:
-    """The result, a moment after the last epoch, so that it is the latest of its name."""
+    """The result, a moment after the last epoch, so that it is the latest of its name.
+
+    Older studies kept Ray's echo of the configuration (`config/order/...`) among their metrics.
+    """
     from mlflow.entities import Metric
 
     last = rows[-1] if rows else _Row(0, 0.0, {})
@@ -631,7 +634,7 @@ def _end_metrics(entry: TrialEntry, rows: Sequence[_Row], start: int) -> list[Me
     return [
         Metric(name, float(value), stamp, last.step)
         for name, value in values.items()
-        if math.isfinite(value) and told.get(name) != value
+        if "/" not in name and math.isfinite(value) and told.get(name) != value
     ]
 
 

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-pytest.importorskip("mlflow", reason="tracking needs mlflow")
-
+import torch
 from mlflow import MlflowClient
 
 from slb_autotune import train
 from slb_autotune.errors import InputError, SlbError
+from slb_autotune.export.packed import load_packed
 from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.tracking import (
     StudyEntry,
@@ -35,6 +34,7 @@ from slb_autotune.tracking import (
     place_of,
     settle_environment,
 )
+from slb_autotune.training import load_run
 from slb_autotune.version import VERSION
 from tests.builders import tiny_config
 
@@ -304,14 +304,24 @@ def test_the_front_moves(runs_folder, caplog):
 
 
 def test_a_member_of_the_front_has_its_packed_network(runs_folder):
-    packed = pytest.importorskip("slb_autotune.export.packed")
     config = tiny_config()
     folder = study_folder(runs_folder) / "trials" / "00000"
     train(config, folder=folder / "full")
     trial = entry(runs_folder, 0, "reused", config=config, stages=(), on_front=True)
     tracker = record(runs_folder, [trial])
     path = local(runs_folder).download_artifacts(tracker.run_ids[0], "network.safetensors")
-    assert packed.load_packed(Path(path)) is not None
+    x = torch.rand(2, 1, 8, 8)
+    _, network = load_run(folder / "full", torch.device("cpu"))
+    assert torch.equal(load_packed(Path(path))(x), network(x))
+
+
+def test_what_an_older_study_kept_of_rays_echo_is_left_out(runs_folder):
+    trial = entry(runs_folder, 0)
+    echo = {"config/order/config/weight_bits/layer1.*": 2.0, "config/number": 0.0}
+    tracker = record(runs_folder, [replace(trial, metrics={**trial.metrics, **echo})])
+    metrics = local(runs_folder).get_run(tracker.run_ids[0]).data.metrics
+    assert metrics["size_bytes"] == 1000.0
+    assert not [name for name in metrics if "/" in name]
 
 
 # -- once each -------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def write_study(folder: Path, concurrent: int) -> Path:
     study = {
         **STUDY,
         "resources": {"concurrent": concurrent},
-        "storage": {"folder": str(folder / "runs")},
+        "storage": {"folder": str(folder / "runs"), "mlflow": "off"},
     }
     path = folder / "killed.yaml"
     path.write_text(yaml.safe_dump(study))

@@ -5,17 +5,21 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import ray
+from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from slb_autotune.cli import app
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.search.folder import StudyFolder, open_ledger
+from slb_autotune.search.frames import epoch_frame, run_frame
 from slb_autotune.search.ledger import Ledger, StudyStopped
 from slb_autotune.search.study import check_study, run_study
 from slb_autotune.search.tuner import LedgerSearcher, RungScheduler, StudyStopper, start_ray
 from slb_autotune.study_config import StudyConfig
+from slb_autotune.tracking import load_epochs, load_runs
 from slb_autotune.training import train
 
 SMALL = {
@@ -47,7 +51,7 @@ def study(
         },
         "budget": {"trials": 4},
         "resources": {"concurrent": 2},
-        "storage": {"folder": str(folder)},
+        "storage": {"folder": str(folder), "mlflow": "off"},
         **fields,
     }
     if "points" in fields:
@@ -195,3 +199,39 @@ def test_confirm_and_recommend(tmp_path: Path) -> None:
     assert {row["seeds"] for row in rows} == {2}
     assert all(0 <= row["test_accuracy"] <= 100 for row in rows)
     assert len(rows) == len(_books(tmp_path).front())
+
+
+def test_mlflow_holds_the_study_its_trials_and_the_front(tmp_path: Path) -> None:
+    storage = {"folder": str(tmp_path), "mlflow": f"sqlite:///{tmp_path}/mlflow.db"}
+    early = {"rungs": [0.5], "spared": 1.0}
+    ledger = run_study(study(tmp_path, storage=storage, early_stopping=early)).ledger
+    ledger = run_study(
+        study(tmp_path, storage=storage, early_stopping=early, budget={"trials": 5}), resume=True
+    ).ledger
+    runs = load_runs("s", uri=storage["mlflow"]).set_index("trial")
+    mine = run_frame(ledger).set_index("trial")
+    assert sorted(runs.index) == sorted(mine.index) == list(range(5))
+    for name in ("status", "source", "on_front", "val_accuracy", "size_bytes", "T_e", "bits"):
+        assert runs[name].sort_index().tolist() == mine[name].sort_index().tolist(), name
+    assert runs["run_id"].nunique() == 5
+    recorded = load_epochs("s", uri=storage["mlflow"])
+    written = epoch_frame(ledger)
+    columns = ["trial", "rung", "epoch", "val_accuracy", "temperature"]
+    order = columns[:3]
+    pd.testing.assert_frame_equal(
+        recorded[columns].sort_values(order, ignore_index=True),
+        written[columns].sort_values(order, ignore_index=True),
+    )
+    client = MlflowClient(storage["mlflow"])
+    (parent,) = [
+        run
+        for run in client.search_runs([client.get_experiment_by_name("s").experiment_id])
+        if "mlflow.parentRunId" not in run.data.tags
+    ]
+    grown = client.get_metric_history(parent.info.run_id, "hypervolume")
+    assert max(metric.value for metric in grown) == pytest.approx(ledger.hypervolume())
+    assert parent.info.status == "FINISHED"
+    assert "study.yaml" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+    member = runs.loc[ledger.front()[0].number, "run_id"]
+    files = {file.path for file in client.list_artifacts(member)}
+    assert {"config.yaml", "bits.json", "history.csv", "network.safetensors"} <= files
