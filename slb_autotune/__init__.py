@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from slb_autotune.quant.convert import quantisable_layers as quantisable_layers
     from slb_autotune.quant.convert import quantize as quantize
     from slb_autotune.quant.schedules import temperature as temperature
-    from slb_autotune.tracking import load_epochs as load_epochs
     from slb_autotune.tracking import load_runs as load_runs
     from slb_autotune.training import evaluate as evaluate
     from slb_autotune.training import train as train
@@ -25,7 +24,6 @@ _LAZY = {
     "SlbError": "slb_autotune.errors",
     "TrialConfig": "slb_autotune.config",
     "evaluate": "slb_autotune.training",
-    "load_epochs": "slb_autotune.tracking",
     "load_runs": "slb_autotune.tracking",
     "quantisable_layers": "slb_autotune.quant.convert",
     "quantize": "slb_autotune.quant.convert",

@@ -64,10 +64,10 @@ class Truth:
         }
         values = np.array([self.result(trial) for trial in self.keys.values()])
         members = values[front(values, DIRECTIONS)]
-        # A network less accurate than all of the front is worth nothing, nor is the largest of
-        # all; a tenth of the span is added so that the front's own end counts.
-        span = members[:, 0].max() - members[:, 0].min()
-        self.reference = [members[:, 0].min() - span / 10, values[:, 1].max()]
+        # Less accurate than all of the front, or larger than all networks, is worth nothing; a
+        # tenth of the front's span is added so that its own ends count.
+        span = members.max(axis=0) - members.min(axis=0)
+        self.reference = [members[:, 0].min() - span[0] / 10, values[:, 1].max() + span[1] / 10]
         self.members = members
         self.volume = hypervolume(members, self.reference, DIRECTIONS)
 
@@ -236,25 +236,17 @@ def epochs_needed(truth: Truth, search: Iterator[Spent], share: float = SHARE) -
 
 
 def compare(truth: Truth, config: StudyConfig, seeds: int) -> pd.DataFrame:
-    """A row a search: epochs to reach the share, over the seeds."""
+    """A row a search: median and quartiles of the epochs it needs, and how often it never did."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rows = []
     for name, search in SEARCHES.items():
         needed = [epochs_needed(truth, search(truth, config, seed)) for seed in range(seeds)]
-        rows.append(
-            {
-                "search": name,
-                "median_epochs": float(np.median(needed)),
-                "mean_epochs": float(np.mean(needed)),
-                "low": float(np.quantile(needed, 0.25)),
-                "high": float(np.quantile(needed, 0.75)),
-                "seeds": seeds,
-            }
-        )
+        low, median, high = (np.quantile(needed, q, method="nearest") for q in (0.25, 0.5, 0.75))
+        never = int(np.isinf(needed).sum())
+        rows.append({"search": name, "epochs": median, "low": low, "high": high, "never": never})
     table = pd.DataFrame(rows)
-    plain = table.loc[table["search"] == "plain OptunaSearch", "median_epochs"].iloc[0]
-    table["of_plain"] = table["median_epochs"] / plain
-    return table
+    plain = table.loc[table["search"] == "plain OptunaSearch", "epochs"].iloc[0]
+    return table.assign(of_plain=table["epochs"] / plain, seeds=seeds)
 
 
 def rung_correlations(truth: Truth) -> pd.DataFrame:

@@ -88,11 +88,13 @@ def test_a_trial_costs_the_epochs_of_its_rungs(truth: Truth, budget: str, throug
     assert len(steps) == len(truth.keys)  # nothing is trained twice
 
 
-def test_every_search_finds_the_front_in_the_end(truth: Truth) -> None:
+def test_what_goes_through_the_space_finds_the_front_in_the_end(truth: Truth) -> None:
     everything = EPOCHS * len(truth.keys)
     for name, search in replay.SEARCHES.items():
         needed = epochs_needed(truth, search(truth, study(), 0), 1.0 - 1e-9)
-        assert 3 * EPOCHS <= needed <= everything, name
+        assert 3 * EPOCHS <= needed, name
+        if name in ("grid", "ours"):  # others may draw the same again and again
+            assert needed <= everything, name
 
 
 def test_epochs_needed_counts_until_the_share_is_reached(truth: Truth) -> None:
@@ -105,11 +107,13 @@ def test_epochs_needed_counts_until_the_share_is_reached(truth: Truth) -> None:
 
 
 def test_the_comparison_is_over_seeds(truth: Truth) -> None:
-    table = replay.compare(truth, study(), seeds=3).set_index("search")
+    table = replay.compare(truth, study(), seeds=2).set_index("search")
     assert list(table.index) == list(replay.SEARCHES)
-    plain = table.loc["plain OptunaSearch", "median_epochs"]
-    assert table.loc["ours", "of_plain"] == table.loc["ours", "median_epochs"] / plain
-    assert (table["low"] <= table["high"]).all()
+    plain = table.loc["plain OptunaSearch", "epochs"]
+    assert table.loc["ours", "of_plain"] == table.loc["ours", "epochs"] / plain
+    assert (table["low"] <= table["epochs"]).all()
+    assert (table["epochs"] <= table["high"]).all()
+    assert (table.loc[["grid", "ours"], "never"] == 0).all()
 
 
 def test_correlations_are_of_both_ways_to_spend_a_budget(truth: Truth) -> None:
