@@ -28,7 +28,7 @@ def write_study_report(ledger: Ledger, folder: Path) -> Path:
     content = PageContent(
         study=ledger.config.name,
         question=question(ledger),
-        answer=lessons(ledger) or ["No trial has ended yet."],
+        answer=[sentence(line) for line in lessons(ledger)] or ["No trial has ended yet."],
         objectives=dict(zip(ledger.goals.metrics, ledger.goals.directions, strict=True)),
         runs=runs,
         epochs=epochs,
@@ -41,6 +41,11 @@ def write_study_report(ledger: Ledger, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(page, render_page(content).encode())
     return page
+
+
+def sentence(line: str) -> str:
+    """A line of the terminal as a sentence of a page."""
+    return f"{line[:1].upper()}{line[1:]}."
 
 
 def question(ledger: Ledger) -> str:
