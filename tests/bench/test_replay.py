@@ -92,7 +92,7 @@ def test_what_goes_through_the_space_finds_the_front_in_the_end(truth: Truth) ->
     everything = EPOCHS * len(truth.keys)
     for name, search in replay.SEARCHES.items():
         needed = epochs_needed(truth, search(truth, study(), 0), 1.0 - 1e-9)
-        assert 3 * EPOCHS <= needed, name
+        assert needed >= 3 * EPOCHS, name
         if name in ("grid", "ours"):  # others may draw the same again and again
             assert needed <= everything, name
 
