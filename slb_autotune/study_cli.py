@@ -232,7 +232,7 @@ def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
     from slb_autotune.search.study import run_study
     from slb_autotune.search.view import LiveView
 
-    outcome = run_study(config, LiveView(), resume=resumed)
+    outcome = run_study(config, LiveView(), resume=resumed, report=_write_report)
     if as_json:
         print_json(_summary(outcome))
     else:
@@ -242,10 +242,17 @@ def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
         raise typer.Exit(130)
 
 
+def _write_report(ledger: Ledger) -> list[Path]:
+    """The study's page and pictures."""
+    from slb_autotune.report.study_report import write_study_report
+
+    page = write_study_report(ledger, ledger.folder / "report")
+    return [page, *sorted((page.parent / "figures").glob("*.png"))]
+
+
 def _show(outcome: Outcome) -> None:
     from rich.console import Console
 
-    from slb_autotune.report.study_report import write_study_report
     from slb_autotune.search.learned import lessons, occupancy
     from slb_autotune.search.study import slots_of
     from slb_autotune.search.view import front_table
@@ -260,8 +267,9 @@ def _show(outcome: Outcome) -> None:
     typer.echo("")
     for line in lessons(ledger):
         typer.echo(line)
-    page = write_study_report(ledger, outcome.folder / "report")
-    typer.echo(f"\nreport     {page}")
+    page = outcome.folder / "report" / "index.html"
+    report = str(page) if page.exists() else f"slb-autotune report {ledger.config.name}"
+    typer.echo(f"\nreport     {report}")
     typer.echo(f"study      {outcome.folder}")
     typer.echo(f"confirm    slb-autotune confirm {ledger.config.name}")
 

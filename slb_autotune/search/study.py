@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +57,13 @@ def run_study(
     view: View | None = None,
     *,
     resume: bool = False,
+    report: Callable[[Ledger], Sequence[Path]] | None = None,
     trainable: type[tune.Trainable] | None = None,
 ) -> Outcome:
     """Run a study to the end of its budget, or until Ctrl-C.
 
-    `trainable` takes the place of training, to measure what everything else costs.
+    `report` writes files when the trials have ended, and MLflow gets them too. `trainable` takes
+    the place of training, to measure what everything else costs.
     """
     view = View() if view is None else view
     files = StudyFolder(Path(config.storage.folder), config.name)
@@ -76,7 +78,7 @@ def run_study(
         check_feasible(ledger)
         if not resume or not ledger.study.user_attrs.get("warm"):
             enqueue_first_trials(ledger, files.path)
-        return _session(config, files, ledger, view, trainable)
+        return _session(config, files, ledger, view, report, trainable)
 
 
 def enqueue_first_trials(ledger: Ledger, folder: Path) -> None:
@@ -96,6 +98,7 @@ def _session(
     files: StudyFolder,
     ledger: Ledger,
     view: View,
+    report: Callable[[Ledger], Sequence[Path]] | None,
     trainable: type[tune.Trainable] | None,
 ) -> Outcome:
     from slb_autotune.search.tuner import TrialTrainable, probe_nodes, run_trials, start_ray
@@ -141,6 +144,11 @@ def _session(
             run_trials(
                 ledger, files.path, slots, should_stop, changed, trainable or TrialTrainable
             )
+            view.stop()
+            paths = report(ledger) if report is not None and not interrupted() else []
+            if recorder is not None:
+                for path in paths:
+                    recorder.attach(path)
         finally:
             view.stop()
             write(force=True)
