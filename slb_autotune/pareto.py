@@ -16,6 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from slb_autotune.errors import ConfigError
 
 DIRECTIONS = ("minimize", "maximize")
+
+# The best that a metric can be, where that is known: it makes hypervolume a share of a box.
+IDEAL = dict.fromkeys(("val_accuracy", "val_accuracy_top5", "test_accuracy"), 100.0)
+IDEAL |= dict.fromkeys(("val_psnr", "test_psnr"), 50.0)
+
 Floats = NDArray[np.float64]
 
 

@@ -118,6 +118,7 @@ def confirm(
 
       slb-autotune confirm search_spaces/paper_table1_resnet20.yaml --set data.root=./data
     """
+    from slb_autotune.errors import InputError
     from slb_autotune.search.confirm import (
         confirm_points,
         confirm_study,
@@ -137,6 +138,11 @@ def confirm(
         study = StudyConfig.from_mapping({**study.to_mapping(), **changes})
         config = confirm_points(study, seeds, epochs)
     else:
+        if settings:
+            raise InputError(
+                "--set is for a study file; a study that was searched keeps its settings",
+                "use --epochs, or confirm a file with a list of points.",
+            )
         files = StudyFolder(runs, source)
         ledger = read_ledger(files.config(), files)
         config = confirm_study(ledger, seeds, epochs)
@@ -232,7 +238,11 @@ def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
     from slb_autotune.search.study import run_study
     from slb_autotune.search.view import LiveView
 
-    outcome = run_study(config, LiveView(), resume=resumed, report=_write_report)
+    view = LiveView()
+    outcome = run_study(config, view, resume=resumed, report=_write_report)
+    if view.unrecorded:
+        waiting = f"{view.unrecorded} trials wait to be told to MLflow"
+        typer.echo(f"{waiting}; `slb-autotune resume {config.name}` tries again.", err=True)
     if as_json:
         print_json(_summary(outcome))
     else:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from slb_autotune.errors import InputError
-from slb_autotune.pareto import hypervolume
+from slb_autotune.pareto import IDEAL, hypervolume
 from slb_autotune.report.paper import (
     BUDGET,
     MINUS,
@@ -43,8 +43,6 @@ from slb_autotune.report.paper import (
 from slb_autotune.run_table import layer_bits
 
 OBJECTIVES = {"val_accuracy": "maximize", "val_psnr": "maximize", "size_bytes": "minimize"}
-
-_IDEAL = {"val_accuracy": 100.0, "val_psnr": 50.0}
 
 CONFIGURATION = ("network", "width", "data", "scale", "method", "weight_bits", "bits")
 
@@ -339,7 +337,7 @@ def _reference(group: list[Run], metrics: list[str]) -> list[float]:
 
 def _volume(group: list[Run], metrics: list[str], reference: Sequence[float]) -> float:
     points = [[math.nan if run[m] is None else run[m] for m in metrics] for run in group]
-    ideal = [_IDEAL.get(metric, 0.0) for metric in metrics]
+    ideal = [IDEAL.get(metric, 0.0) for metric in metrics]
     box = math.prod(abs(r - i) or 1.0 for r, i in zip(reference, ideal, strict=True))
     return hypervolume(points, reference, [OBJECTIVES[m] for m in metrics]) / box
 

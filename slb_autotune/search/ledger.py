@@ -23,7 +23,7 @@ from slb_autotune.config import TrialConfig
 from slb_autotune.cost import Cost, CostModel
 from slb_autotune.errors import ConfigError, SlbError
 from slb_autotune.machine import free_memory, resolve_device
-from slb_autotune.pareto import front, hypervolume
+from slb_autotune.pareto import IDEAL, front, hypervolume
 from slb_autotune.search.rungs import (
     Correlation,
     Goals,
@@ -40,10 +40,6 @@ from slb_autotune.study_config import StudyConfig
 MOST_INFEASIBLE_DRAWS = 500
 MOST_REPEATED_DRAWS = 200  # tried before: then the space was tried whole
 SAME_FAILURES = 3
-
-# The best that a metric can be, where that is known: it makes hypervolume a share of a box.
-_IDEAL = dict.fromkeys(("val_accuracy", "val_accuracy_top5", "test_accuracy"), 100.0)
-_IDEAL |= dict.fromkeys(("val_psnr", "test_psnr"), 50.0)
 
 
 @dataclass(frozen=True)
@@ -419,7 +415,7 @@ class Ledger:
         if not chosen or not reference:
             return 0.0
         values = [self._values(record.metrics) for record in chosen]
-        ideal = [_IDEAL.get(metric, 0.0) for metric in self.goals.metrics]
+        ideal = [IDEAL.get(metric, 0.0) for metric in self.goals.metrics]
         box = float(np.prod([abs(r - i) or 1.0 for r, i in zip(reference, ideal, strict=True)]))
         return hypervolume(values, reference, self.goals.directions) / box
 

@@ -11,6 +11,7 @@ import ray
 from mlflow import MlflowClient
 from typer.testing import CliRunner
 
+from slb_autotune.bench.harness import idle_study
 from slb_autotune.cli import app
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.search.folder import StudyFolder, open_ledger
@@ -235,3 +236,21 @@ def test_mlflow_holds_the_study_its_trials_and_the_front(tmp_path: Path) -> None
     member = runs.loc[ledger.front()[0].number, "run_id"]
     files = {file.path for file in client.list_artifacts(member)}
     assert {"config.yaml", "bits.json", "history.csv", "network.safetensors"} <= files
+
+
+def test_a_study_that_trains_nothing_is_recorded_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    (row,) = idle_study(trials=3, concurrent=2).to_dict("records")
+    assert row["trials"] == 3
+    assert row["s_per_trial"] == pytest.approx(row["wall_s"] / 3)
+    epochs = load_epochs("idle", uri=uri)
+    assert epochs.groupby("trial")["epoch"].max().tolist() == [10, 10, 10]
+
+
+def test_a_setting_that_would_be_ignored_is_refused(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["confirm", "s", "--set", "epochs=1", "--runs", str(tmp_path)])
+    assert isinstance(told.exception, InputError)
+    assert "--set is for a study file" in told.exception.message

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from slb_autotune.errors import ConfigError, nearest
-from slb_autotune.pareto import front, hypervolume
+from slb_autotune.pareto import IDEAL, front, hypervolume
 from slb_autotune.run_table import layer_bits
 
 Floats = NDArray[np.float64]
@@ -20,10 +20,6 @@ Histogram = tuple[int, ArrayLike, ArrayLike]
 
 # With results; stopped and failed trials have none that counts.
 FINISHED = ("done", "reused")
-
-# The best that a metric can be: it makes hypervolume a share of a box.
-_IDEAL = dict.fromkeys(("val_accuracy", "val_accuracy_top5", "test_accuracy"), 100.0)
-_IDEAL |= dict.fromkeys(("val_psnr", "test_psnr"), 50.0)
 
 _PARAMETERS = ("T_s", "T_e", "lr")
 _FEWEST_FOR_SURFACE = 12
@@ -145,7 +141,7 @@ def hypervolume_share(
 ) -> float:
     """Hypervolume as a share of the box from the reference to the ideal."""
     corner = [reference[name] for name in objectives]
-    sides = [abs(reference[name] - _IDEAL.get(name, 0.0)) or 1.0 for name in objectives]
+    sides = [abs(reference[name] - IDEAL.get(name, 0.0)) or 1.0 for name in objectives]
     return hypervolume(points, corner, list(objectives.values())) / math.prod(sides)
 
 
