@@ -28,17 +28,27 @@ def step(
     ] = 120.0,
     threads: Threads = CORES,
     batch_size: Annotated[int, typer.Option(help="Images in a step.")] = 100,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Rivals to measure beside SLB; `all` for every one.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """SLB step / float step, our float step / a plain one, and peak memory.
 
     The row `float again` is the float network once more: how far it is from 1 is the noise.
 
-    Example: slb-autotune bench step --network resnet20 --seconds 60
+    Examples:
+
+      slb-autotune bench step --network resnet20 --seconds 60
+
+      slb-autotune bench step --method all --seconds 300
     """
     from slb_autotune.bench import steps
+    from slb_autotune.registry import METHODS
 
-    print_table(steps.step(network or ["resnet20"], seconds, threads, batch_size), as_json)
+    methods = list(METHODS) if method == ["all"] else [METHODS[name].name for name in method or []]
+    table = steps.step(network or ["resnet20"], seconds, threads, batch_size, methods)
+    print_table(table, as_json)
 
 
 @bench_app.command()

@@ -88,7 +88,7 @@ def train(
     width: Annotated[int | None, typer.Option(help="Channels of the first stage.")] = None,
     data: Annotated[str | None, typer.Option(help="Data set.")] = None,
     root: Annotated[str | None, typer.Option(help="Where the data is.")] = None,
-    method: Annotated[str | None, typer.Option(help="slb, or float for the baseline.")] = None,
+    method: Annotated[str | None, typer.Option(help="slb, float or a rival.")] = None,
     weight_bits: Annotated[
         str | None, typer.Option(help="A number, or a map: '{layer1.*: 2, \"*\": 1}'.")
     ] = None,

@@ -260,7 +260,9 @@ class TrialConfig(Section):
         1, description="for all layers, or a mapping from layer name (or pattern) to bits"
     )
     activation_bits: Bits = Field(32, description="the same for activations")
-    activation: str = Field("dorefa", description="the activation quantiser: dorefa, pact, sign")
+    activation: str = Field(
+        "method", description="the activation quantiser: dorefa, pact, ...; method: its own"
+    )
     keep_float: Names | None = Field(
         None, description="layers that stay float; none: what the network itself asks for"
     )
@@ -307,16 +309,13 @@ class TrialConfig(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> TrialConfig:
         _check_widths("weight_bits", self.weight_bits, METHODS[self.method].details["weight_bits"])
-        _check_widths(
-            "activation_bits",
-            self.activation_bits,
-            ACTIVATIONS[self.activation].details["activation_bits"],
-        )
         if not self.quantises and set(_widths_of(self.activation_bits)) != {32}:
             raise ValueError(
                 "activation_bits apply to quantised layers, and with these weight_bits "
                 "no layer is quantised; set activation_bits to 32 or lower weight_bits"
             )
+        widths = activation_widths(self.method, self.activation)
+        _check_widths("activation_bits", self.activation_bits, widths)
         network = NETWORKS.get(self.network.name) if ":" not in self.network.name else None
         task = DATASETS[self.data.name].details["task"]
         if network is not None and network.details["task"] != task:
@@ -330,6 +329,11 @@ class TrialConfig(Section):
     def quantises(self) -> bool:
         """Whether any layer may become a low-bit one."""
         return self.method != "float" and any(w != 32 for w in _widths_of(self.weight_bits))
+
+    @property
+    def uses_temperature(self) -> bool:
+        """Whether `temperature` changes anything."""
+        return self.quantises and bool(METHODS[self.method].details["temperature"])
 
     @property
     def super_resolution(self) -> bool:
@@ -500,6 +504,18 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"there is no file {path}", "check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def activation_name(method: str, activation: str) -> str | None:
+    """The activation quantiser that `activation` names; None where a method has none."""
+    name = METHODS[method].details["activation"] if activation == "method" else activation
+    return None if name is None else ACTIVATIONS[name].name
+
+
+def activation_widths(method: str, activation: str) -> tuple[int, ...]:
+    """The bits that activations can have, beside 32."""
+    name = activation_name(method, activation)
+    return () if name is None else tuple(ACTIVATIONS[name].details["activation_bits"])
 
 
 def nest(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import ConfigError
 from slb_autotune.nets import build_network
 from slb_autotune.quant.convert import quantisable_layers, quantize, resolve_bits
-from slb_autotune.quant.slb import SLBLayer
+from slb_autotune.quant.layers import LowBitLayer
+from slb_autotune.quant.rivals.base import WeightQuantizer
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 
 COLUMNS = (
@@ -86,7 +87,7 @@ def average_weight_bits(network: nn.Module, layers: list[str]) -> float:
     for layer in (network.get_submodule(name) for name in layers):
         count = _weight_count(layer)
         weights += count
-        bits += count * (layer.bits if isinstance(layer, SLBLayer) else 32)
+        bits += count * (layer.bits if isinstance(layer, LowBitLayer) else 32)
     return bits / weights if weights else 32.0
 
 
@@ -94,15 +95,18 @@ def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
     """One module's own numbers; what its children hold is theirs to report."""
     own = sum(p.numel() for p in module.parameters(recurse=False))
     row: dict[str, Any] = {"name": name, "weight_bits": 32, "activation_bits": 32, "macs": macs}
-    if isinstance(module, SLBLayer):
+    if isinstance(module, LowBitLayer):
         weights = module.weight_shape.numel()
-        floats = own - module.logits.numel()
+        floats = own - module.trained.numel() + sum(t.numel() for t in module.stored().values())
         row |= {"kind": _kind(module), "params": weights + floats, "weight_bits": module.bits}
         row["activation_bits"] = getattr(module.activation, "bits", 32)
         row["bytes"] = ceil(weights * module.bits / 8) + 4 * floats
+    elif isinstance(module, WeightQuantizer):
+        return None  # what inference needs of it is in its layer's `stored`
     elif isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
         row |= {"kind": "norm", "params": own, "bytes": 8 * module.num_features}
-    elif own:
+    elif own - _training_only(module):
+        own -= _training_only(module)
         row |= {"kind": _kind(module), "params": own, "bytes": 4 * own}
     else:
         return None
@@ -110,13 +114,24 @@ def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
     return row
 
 
+def _training_only(module: nn.Module) -> int:
+    """Parameters that an activation quantiser learns with, and inference does without."""
+    names = getattr(module, "training_only", ())
+    return sum(p.numel() for name, p in module.named_parameters(recurse=False) if name in names)
+
+
 def _kind(module: nn.Module) -> str:
-    shape = (
-        module.weight_shape if isinstance(module, SLBLayer) else getattr(module, "weight", None)
-    )
-    if isinstance(module, SLBLayer | nn.Conv2d | nn.Linear) and shape is not None:
-        return "conv" if len(getattr(shape, "shape", shape)) == 4 else "linear"
+    if isinstance(module, LowBitLayer | nn.Conv2d | nn.Linear):
+        return "conv" if len(weight_shape(module)) == 4 else "linear"
     return type(module).__name__.lower()
+
+
+def weight_shape(layer: nn.Module) -> torch.Size:
+    """The shape of a layer's weight, low-bit or float."""
+    if isinstance(layer, LowBitLayer):
+        return layer.weight_shape
+    assert isinstance(layer.weight, Tensor)
+    return layer.weight.shape
 
 
 def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[nn.Module, int]:
@@ -124,17 +139,16 @@ def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[nn.Mod
     macs: dict[nn.Module, int] = {}
 
     def count(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        weight = module.logits[0] if isinstance(module, SLBLayer) else module.weight
-        assert isinstance(weight, Tensor)
-        positions = output.numel() // weight.shape[0]
-        macs[order[module]] = macs.get(order[module], 0) + positions * prod(weight.shape)
+        shape = weight_shape(module)
+        positions = output.numel() // shape[0]
+        macs[order[module]] = macs.get(order[module], 0) + positions * prod(shape)
 
     shadow = copy.deepcopy(network).to("meta").eval()
     order = dict(zip(shadow.modules(), network.modules(), strict=True))
     handles = [
         module.register_forward_hook(count)
         for module in shadow.modules()
-        if isinstance(module, SLBLayer | nn.Conv2d | nn.Linear)
+        if isinstance(module, LowBitLayer | nn.Conv2d | nn.Linear)
     ]
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
     shadow(torch.zeros(1, *input_shape, device="meta", dtype=dtype))
@@ -271,10 +285,7 @@ def _shares(config: TrialConfig, info: DataInfo) -> _Shares:
 
 
 def _weight_count(layer: nn.Module) -> int:
-    if isinstance(layer, SLBLayer):
-        return layer.weight_shape.numel()
-    assert isinstance(layer.weight, Tensor)
-    return layer.weight.numel()
+    return weight_shape(layer).numel()
 
 
 def training_bytes(network: nn.Module, config: TrialConfig) -> int:
@@ -288,9 +299,9 @@ def training_bytes(network: nn.Module, config: TrialConfig) -> int:
     for parameter in network.parameters():
         total += parameter.numel() * parameter.element_size() * (2 + states)
     for module in network.modules():
-        if isinstance(module, SLBLayer):
+        if isinstance(module, LowBitLayer):
             # W_c, its gradient and W_q are alive at once.
-            total += 3 * module.weight_shape.numel() * module.logits.element_size()
+            total += 3 * module.weight_shape.numel() * module.trained.element_size()
     return total
 
 

@@ -46,7 +46,7 @@ def report(
             typer.echo(f"page       {page}")
         return
     from slb_autotune.report.results import regenerate
-    from slb_autotune.report.tables import to_markdown
+    from slb_autotune.report.table import to_markdown
 
     tables = regenerate(results)
     if as_json:

@@ -126,7 +126,7 @@ def write(frame: pd.DataFrame, path: Path) -> None:
 
 def config_columns(config: TrialConfig) -> dict[str, Any]:
     """The columns of a run that its configuration alone decides, the bits of its layers aside."""
-    quantised = config.method != "float"
+    quantised, annealed = config.method != "float", config.uses_temperature
     temperature = config.temperature
     return {
         "network": config.network.name,
@@ -136,11 +136,11 @@ def config_columns(config: TrialConfig) -> dict[str, Any]:
         "method": config.method,
         "weight_bits": bits_word(config.weight_bits) if quantised else "32",
         "activation_bits": bits_word(config.activation_bits) if quantised else "32",
-        "schedule": temperature.schedule if quantised else "",
-        "T_s": temperature.T_s if quantised else None,
-        "T_e": temperature.T_e if quantised else None,
+        "schedule": temperature.schedule if annealed else "",
+        "T_s": temperature.T_s if annealed else None,
+        "T_e": temperature.T_e if annealed else None,
         "lr": config.optimizer.lr,
-        "norm": config.norm.mode if quantised else "",
+        "norm": config.norm.mode if annealed else "",
         "epochs": config.epochs,
         "batch_size": config.batch_size,
         "seed": config.seed,

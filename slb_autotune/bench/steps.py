@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -23,12 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.config import TrialConfig, activation_widths
 from slb_autotune.data import DataInfo, info
 from slb_autotune.machine import isolated, keep_freed_memory
 from slb_autotune.nets import build_network
 from slb_autotune.optim import make_optimizer
-from slb_autotune.quant.diagnostics import set_temperature
+from slb_autotune.quant.states import set_temperature
+from slb_autotune.registry import METHODS
 from slb_autotune.training import Trial, formatted, make_network
 
 _CPU = torch.device("cpu")
@@ -36,6 +37,8 @@ _IMAGES = DataInfo("classification", 3, 10, 32)
 
 # What is compared with the float step. T = 1 stands for the middle of training.
 # "float again" is the same network once more: how far its ratio is from 1 is the noise.
+Sides = Mapping[str, Mapping[str, object]]
+
 SIDES: dict[str, dict[str, object]] = {
     "float": {"method": "float"},
     "float again": {"method": "float"},
@@ -49,15 +52,31 @@ SIDES: dict[str, dict[str, object]] = {
 Step = Callable[[], None]
 
 
-def step(networks: list[str], seconds: float, threads: int, batch_size: int) -> pd.DataFrame:
+def method_sides(methods: Sequence[str]) -> dict[str, dict[str, object]]:
+    """SLB's sides, and for each other method its fewest bits, activations included."""
+    sides = dict(SIDES)
+    for name in methods:
+        if name in ("slb", "float"):
+            continue
+        bits = min(METHODS[name].details["weight_bits"])
+        inputs = min(activation_widths(name, "method"), default=32)
+        change = {"method": name, "weight_bits": bits, "activation_bits": inputs}
+        sides[f"{name} {bits}/{inputs}"] = change
+    return sides
+
+
+def step(
+    networks: list[str], seconds: float, threads: int, batch_size: int, methods: Sequence[str]
+) -> pd.DataFrame:
     """A row for each network and side: its step over ours in float, by CPU and by wall time."""
+    sides = method_sides(methods)
     rows = []
     for network in networks:
         base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})
         keep_freed_memory()
-        cpu = _measure_sides(base, batch_size, seconds, 1, time.process_time)
-        wall = _measure_sides(base, batch_size, seconds, threads, time.perf_counter)
-        memory = peak_memory(network, batch_size, ["plain torch", *SIDES])
+        cpu = _measure_sides(base, sides, batch_size, seconds, 1, time.process_time)
+        wall = _measure_sides(base, sides, batch_size, seconds, threads, time.perf_counter)
+        memory = peak_memory(network, batch_size, {"plain torch": {}, **sides})
         rows += [
             {
                 "network": network,
@@ -81,14 +100,19 @@ def ratio(times: pd.DataFrame, side: str) -> float:
 
 
 def _measure_sides(
-    base: TrialConfig, batch_size: int, seconds: float, threads: int, clock: Callable[[], float]
+    base: TrialConfig,
+    sides: Sides,
+    batch_size: int,
+    seconds: float,
+    threads: int,
+    clock: Callable[[], float],
 ) -> pd.DataFrame:
     """Seconds of a step of each side, a column a side, in the turns that fit into `seconds`."""
     with isolated(threads, _CPU):
         steps = {"plain torch": _plain_step(base, batch_size)}
-        steps |= {side: _step(base, change, batch_size) for side, change in SIDES.items()}
+        steps |= {side: _step(base, change, batch_size) for side, change in sides.items()}
         # Statistics of every fourth step make one step in four slower: there a turn is four steps.
-        period = {side: int(str(change.get("norm.every", 1))) for side, change in SIDES.items()}
+        period = {side: int(str(change.get("norm.every", 1))) for side, change in sides.items()}
         turns = {side: repeated(run, period.get(side, 1)) for side, run in steps.items()}
         times = interleave(turns, seconds, clock)
         return times / pd.Series(period).reindex(times.columns, fill_value=1)
@@ -151,23 +175,23 @@ def _plain_step(base: TrialConfig, batch_size: int) -> Step:
     return run
 
 
-def peak_memory(network: str, batch_size: int, sides: list[str]) -> dict[str, float]:
+def peak_memory(network: str, batch_size: int, sides: Sides) -> dict[str, float]:
     """Bytes that three steps of each side take, each in a process of its own."""
     peaks = {}
-    for side in sides:
+    for side, change in sides.items():
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            peaks[side] = pool.submit(_peak_of_side, network, side, batch_size).result()
+            peaks[side] = pool.submit(_peak_of_side, network, side, change, batch_size).result()
     return peaks
 
 
-def _peak_of_side(network: str, side: str, batch_size: int) -> float:
+def _peak_of_side(network: str, side: str, change: Mapping[str, object], batch_size: int) -> float:
     torch.set_num_threads(1)
     base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})
     before = _resident_peak()
     if side == "plain torch":
         run = _plain_step(base, batch_size)
     else:
-        run = _step(base, SIDES[side], batch_size)
+        run = _step(base, change, batch_size)
     for _ in range(3):
         run()
     return _resident_peak() - before

@@ -2,7 +2,8 @@
 
 It is a safetensors file. For a layer or parameter NAME of the network it holds
 
-    NAME.codes              uint8: the index of each W_q in V, `bits` bits a weight, lowest first
+    NAME.codes              uint8: the index of each low-bit weight, `bits` bits each, lowest first
+    NAME.alpha, ...         float32: a rival's scale factors or learned levels; SLB has none
     NAME.scale, NAME.shift  float32: a BN as eval mode computes it, y * scale + shift
     NAME                    float32: every other parameter, as it was trained
 
@@ -30,13 +31,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from slb_autotune import data
-from slb_autotune.config import NetworkConfig, TrialConfig
+from slb_autotune.config import NetworkConfig, TrialConfig, activation_name
 from slb_autotune.cost import network_on_meta
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import CheckpointError, ConversionError, SlbError
 from slb_autotune.nets import build_network
 from slb_autotune.quant.activations import activation_quantizer
-from slb_autotune.quant.slb import SLBConv2d, SLBLayer, value_set
+from slb_autotune.quant.convert import NoRelu
+from slb_autotune.quant.layers import Convolution, LowBitLayer
+from slb_autotune.quant.rivals.base import WeightQuantizer
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 from slb_autotune.quant.states import network_state
 from slb_autotune.run_folder import RunFolder, write_atomically
@@ -180,9 +183,17 @@ def _own_tensors(module: nn.Module) -> dict[str, Tensor]:
     if isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
         scale, shift = _folded(module)
         return {"scale": scale, "shift": shift}
-    own: dict[str, Tensor] = dict(module.named_parameters(recurse=False))
-    if isinstance(module, SLBLayer):
-        del own["logits"]
+    if isinstance(module, WeightQuantizer):
+        return {}  # what inference needs of it is in its layer's `stored`
+    unneeded = getattr(module, "training_only", ())
+    own: dict[str, Tensor] = {
+        name: parameter
+        for name, parameter in module.named_parameters(recurse=False)
+        if name not in unneeded
+    }
+    if isinstance(module, LowBitLayer):
+        own = {name: tensor for name, tensor in own.items() if tensor is not module.trained}
+        own |= module.stored()
         own["codes"] = pack_bits(module.codes(), module.bits)
     return own
 
@@ -350,40 +361,27 @@ class FoldedNorm2d(nn.Module):
         return str(len(self.scale))
 
 
-class LowBitConv2d(nn.Module):
-    """An SLB convolution as eval mode computes it: W_q without A."""
+class PackedLayer(LowBitLayer):
+    """A low-bit layer as eval mode computes it: the weight of inference, made once."""
 
     weight: Tensor
-    bias: Tensor | None
-    output_scale: Tensor | None
 
-    def __init__(
-        self, like: SLBConv2d, weight: Tensor, bias: Tensor | None, output_scale: Tensor | None
-    ) -> None:
-        super().__init__()
-        self.bits = like.bits
-        self.stride, self.padding = like.stride, like.padding
-        self.dilation, self.groups = like.dilation, like.groups
+    def __init__(self, like: LowBitLayer, weight: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(like.weight_shape, like.bits, bias=False)
         self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
-        self.register_buffer("output_scale", output_scale)
-        self.activation: nn.Module | None = None
-        self.norm: FoldedNorm2d | None = None
+        for name in ("bias", "output_scale"):
+            value = tensors.get(name)
+            setattr(self, name, None if value is None else nn.Parameter(value.clone()))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The layer's output, by the steps of `SLBLayer.forward`."""
-        if self.activation is not None:
-            x = self.activation(x)
-        y = F.conv2d(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
-        if self.output_scale is not None:
-            y = y * self.output_scale
-        return y if self.norm is None else self.norm(y)
+    def quantized_weight(self) -> Tensor:
+        """The weight of inference."""
+        return self.weight
 
-    def extra_repr(self) -> str:
-        """Show shape and bits."""
-        return f"{tuple(self.weight.shape)}, stride={self.stride}, bits={self.bits}"
+    continuous_weight = quantized_weight
+
+
+class PackedConv2d(Convolution, PackedLayer):
+    """A low-bit convolution at inference."""
 
 
 @torch.no_grad()
@@ -403,7 +401,8 @@ def _rebuild(config: TrialConfig, info: DataInfo, tensors: Mapping[str, Tensor])
     for name, parameter in network.named_parameters():
         if config.channels_last and parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-        parameter.copy_(tensors[name])
+        if name in tensors:  # an activation quantiser may have some that only training needs
+            parameter.copy_(tensors[name])
     return network.requires_grad_(False).eval()
 
 
@@ -429,30 +428,33 @@ def _inference_modules(
     """What stands at inference in the place of each SLB convolution and each BN, by name."""
     new: dict[str, nn.Module] = {}
     for name, module in layout.named_modules():
-        if isinstance(module, SLBConv2d):
-            new[name] = _low_bit_convolution(name, module, config, tensors)
+        if isinstance(module, LowBitLayer):
+            new[name] = _packed_layer(name, module, config, tensors)
+        elif isinstance(module, NoRelu):
+            new[name] = NoRelu()
         elif isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
             scale, shift = (tensors[f"{name}.{key}"] for key in ("scale", "shift"))
             new[name] = FoldedNorm2d(scale.clone(), shift.clone())
     return new
 
 
-def _low_bit_convolution(
-    name: str, layer: SLBConv2d, config: TrialConfig, tensors: Mapping[str, Tensor]
-) -> LowBitConv2d:
-    codes = unpack_bits(tensors[f"{name}.codes"], layer.bits, layer.weight_shape.numel())
-    weight = value_set(layer.bits).float()[codes.int()].view(layer.weight_shape)
-    bias, scale = (tensors.get(f"{name}.{key}") for key in ("bias", "output_scale"))
-    new = LowBitConv2d(
-        layer,
-        weight,
-        None if bias is None else bias.clone(),
-        None if scale is None else scale.clone(),
-    )
+def _packed_layer(
+    name: str, layer: LowBitLayer, config: TrialConfig, tensors: Mapping[str, Tensor]
+) -> PackedLayer:
+    own = {
+        key.removeprefix(f"{name}."): tensor
+        for key, tensor in tensors.items()
+        if key.startswith(f"{name}.")
+    }
+    codes = unpack_bits(own["codes"], layer.bits, layer.weight_shape.numel())
+    weight = layer.decode(codes.view(layer.weight_shape), own)
+    new = PackedConv2d(layer, weight, own)
+    new.geometry_of(layer)
     if layer.activation is not None:
         bits = layer.activation.bits
         assert isinstance(bits, int)
-        new.activation = activation_quantizer(config.activation, bits)
+        quantiser = activation_name(config.method, config.activation)
+        new.activation = activation_quantizer(quantiser, bits)
     return new
 
 
@@ -461,7 +463,7 @@ def _replace(network: nn.Module, new: Mapping[str, nn.Module]) -> None:
     for name, module in new.items():
         owner, _, key = name.rpartition(".")
         place = network.get_submodule(owner)
-        if isinstance(place, LowBitConv2d):
+        if isinstance(place, PackedLayer):
             setattr(place, key, module)
             continue
         old = place.get_submodule(key)

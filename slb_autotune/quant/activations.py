@@ -115,10 +115,15 @@ class BiRealSign(nn.Module):
         return _BiRealSign.apply(x)  # type: ignore[no-untyped-call]
 
 
-def activation_quantizer(name: str, bits: int) -> nn.Module | None:
+def activation_quantizer(name: str | None, bits: int) -> nn.Module | None:
     """The quantiser `name` at `bits`, or None at 32 bits."""
     if bits == 32:
         return None
+    if name is None:
+        raise ConfigError(
+            f"this method leaves activations float; got activation_bits {bits}",
+            "name a quantiser: activation: dorefa, for one.",
+        )
     entry = ACTIVATIONS[name]
     allowed = entry.details["activation_bits"]
     if bits not in allowed:

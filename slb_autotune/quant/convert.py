@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.config import NormConfig
+from slb_autotune.config import NormConfig, activation_name
 from slb_autotune.errors import ConfigError, ConversionError, nearest
 from slb_autotune.quant.activations import activation_quantizer
-from slb_autotune.quant.slb import NormLink, SLBLayer
+from slb_autotune.quant.layers import LowBitLayer, NormLink
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 from slb_autotune.quant.watch import Observation, watch
-from slb_autotune.registry import METHODS
+from slb_autotune.registry import ACTIVATIONS, METHODS
 
 Bits = int | Mapping[str, int]
 
@@ -48,7 +48,7 @@ def quantize(
     method: str = "slb",
     example_input: Tensor | None = None,
     *,
-    activation: str = "dorefa",
+    activation: str = "method",
     norm: NormConfig | None = None,
     keep_float: Collection[str] | None = None,
     include_linear: bool = False,
@@ -61,8 +61,10 @@ def quantize(
     numbers; layers that no key matches stay float. One forward pass is watched to find the first
     convolution, which stays float, and the BN of each convolution, which becomes a state BN. A
     quantised convolution that no BN follows gets a state BN of its own; the last layer, and a
-    linear one, gets one float scale instead. `keep_weights` starts the search around the
-    network's weights, `spread` is the standard deviation of A.
+    linear one, gets one float scale instead. `activation` names the quantiser of activations,
+    `method` being the method's own; where it tells signs apart, a ReLU before it is taken out.
+    `keep_weights` starts SLB's search around the network's weights, `spread` is the standard
+    deviation of A; a rival always starts from the network's weights.
     """
     norm = NormConfig() if norm is None else norm
     network = copy.deepcopy(network)
@@ -71,16 +73,19 @@ def quantize(
     bits = resolve_bits("weight_bits", weight_bits, layers)
     input_bits = resolve_bits("activation_bits", activation_bits, layers)
     build = METHODS[method].load()
+    quantiser = activation_name(method, activation)
     replaced: dict[nn.Module, nn.Module] = {}
     for name, layer in layers.items():
         if bits[name] == 32 or method == "float":
             continue
         _check_padding(name, layer)
         new = build(layer, bits[name], keep_weights=keep_weights, spread=spread)
-        new.activation = activation_quantizer(activation, input_bits[name])
+        new.activation = activation_quantizer(quantiser, input_bits[name])
         replaced[layer] = new.to(next(layer.parameters()).device)
     replaced |= _state_norms(network, seen, replaced, norm)
     _add_missing_norms(seen, replaced, norm)
+    if quantiser is not None and ACTIVATIONS[quantiser].details.get("signed"):
+        replaced |= _without_relus(network, seen, replaced)
     _replace_everywhere(network, replaced)
     return network
 
@@ -144,13 +149,16 @@ def _state_norms(
     first_quantised = next(
         (i for i, layer in enumerate(seen.layers) if layer in replaced), len(seen.layers)
     )
+    soft = any(layer.soft for layer in replaced.values() if isinstance(layer, LowBitLayer))
     names = {module: name for name, module in network.named_modules()}
     norms: dict[nn.Module, nn.Module] = {}
     for norm, source in seen.norm_sources.items():
         layer = replaced.get(source.layer) if source is not None else None
         untouched = seen.before_layer[norm] <= first_quantised
-        # Where nothing quantised stands before a BN, y_q is y_c and one set of statistics serves.
+        # Where nothing quantised stands before a BN, or the weight of training is that of
+        # inference, y_q is y_c and one set of statistics serves.
         same = untouched or (config.mode == "paper" and source is not None and layer is None)
+        same = same or not soft
         if config.mode == "paper" and not same and layer is None:
             raise ConversionError(
                 f"state BN {names[norm]!r} is not fed by one convolution through element-wise "
@@ -160,7 +168,7 @@ def _state_norms(
         new = StateBatchNorm2d.from_batch_norm(norm, "off" if same else config.mode, config.every)
         new.eps, new.momentum = config.eps, config.momentum
         norms[norm] = new
-        if isinstance(layer, SLBLayer) and source is not None and new.mode == "paper":
+        if isinstance(layer, LowBitLayer) and source is not None and new.mode == "paper":
             if layer.link is not None:
                 raise ConversionError(
                     f"{names[source.layer]!r} feeds more than one BN, so y_q has no single place",
@@ -176,9 +184,10 @@ def _add_missing_norms(
     """A 1-bit layer that nothing rescales blows up: give it a state BN, or a scale at the end."""
     fed = {source.layer for source in seen.norm_sources.values() if source is not None}
     for old, new in replaced.items():
-        if not isinstance(new, SLBLayer) or old in fed or _feeds_norm_later(seen, old):
+        if not isinstance(new, LowBitLayer) or old in fed or _feeds_norm_later(seen, old):
             continue
-        reference = new.logits
+        reference = new.trained
+        mode = config.mode if new.soft else "off"
         if old is seen.layers[-1] or isinstance(old, nn.Linear):
             fan_in = new.weight_shape[1:].numel()
             scale = torch.full((1,), fan_in**-0.5)
@@ -186,13 +195,13 @@ def _add_missing_norms(
         else:
             norm = StateBatchNorm2d(
                 new.weight_shape[0],
-                config.mode,
+                mode,
                 every=config.every,
                 eps=config.eps,
                 momentum=config.momentum,
             )
             new.norm = norm.to(reference.device, reference.dtype)
-            if config.mode == "paper":
+            if mode == "paper":
                 new.link = NormLink(new.norm)
 
 
@@ -203,6 +212,32 @@ def _feeds_norm_later(seen: Observation, layer: nn.Module) -> bool:
         source is None and seen.before_layer[norm] == position
         for norm, source in seen.norm_sources.items()
     )
+
+
+class NoRelu(nn.Identity):
+    """Stands where a ReLU stood before a sign: what the sign would see must keep its sign."""
+
+
+def _without_relus(
+    network: nn.Module, seen: Observation, replaced: Mapping[nn.Module, nn.Module]
+) -> dict[nn.Module, nn.Module]:
+    """The ReLUs before layers that take signs of their input, each with its stand-in.
+
+    The networks of these methods have the sign in the place of the ReLU.
+    """
+    names = {module: name for name, module in network.named_modules()}
+    found: dict[nn.Module, nn.Module] = {}
+    for old, new in replaced.items():
+        relu = seen.relu_before.get(old)
+        if not isinstance(new, LowBitLayer) or new.activation is None or relu is None:
+            continue
+        if not isinstance(relu, nn.Module):
+            raise ConversionError(
+                f"{names[old]!r} would take the sign of what a relu() left, which is always 1",
+                "make it an nn.ReLU module, which can be taken out, or use activation: dorefa.",
+            )
+        found[relu] = NoRelu()
+    return found
 
 
 def _replace_everywhere(network: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:

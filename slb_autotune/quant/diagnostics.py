@@ -10,28 +10,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from slb_autotune.quant.layers import LowBitLayer, low_bit_layers
 from slb_autotune.quant.slb import SLBLayer, column_blocks, shifted_powers, working_dtype
 
 FROZEN_ABOVE = 0.999  # the paper's threshold on max p
-
-
-def slb_layers(network: nn.Module) -> dict[str, SLBLayer]:
-    """Name -> SLB layer."""
-    return {
-        name: module for name, module in network.named_modules() if isinstance(module, SLBLayer)
-    }
-
-
-def set_temperature(network: nn.Module, T: float) -> None:
-    """Set T of every SLB layer."""
-    for module in network.modules():
-        if isinstance(module, SLBLayer):
-            module.temperature = T
+BINS = 41  # of a histogram: odd, so that zero has a bin of its own
 
 
 def all_codes(network: nn.Module) -> dict[str, Tensor]:
-    """Name -> argmax codes, to compare with a later moment."""
-    return {name: layer.codes() for name, layer in slb_layers(network).items()}
+    """Name -> codes, to compare with a later moment."""
+    return {name: layer.codes() for name, layer in low_bit_layers(network).items()}
 
 
 @torch.no_grad()
@@ -42,11 +30,12 @@ def layer_diagnostics(
 
     Columns: name, bits, weights, quantization_gap (mean |W_q - W_c|), frozen_fraction (share of
     weights with max p > 0.999), entropy (mean of -sum p ln p), flip_rate (share of weights whose
-    argmax differs from `earlier`; missing without it).
+    code differs from `earlier`; missing without it). A rival has no probabilities: its
+    frozen_fraction and entropy are missing.
     """
     rows = [
         _row(name, layer, None if earlier is None else earlier[name])
-        for name, layer in slb_layers(network).items()
+        for name, layer in low_bit_layers(network).items()
     ]
     weights = sum(row["weights"] for row in rows)
     total: dict[str, Any] = {"name": "total", "weights": weights}
@@ -57,10 +46,45 @@ def layer_diagnostics(
     return pd.DataFrame([*rows, total], columns=columns)
 
 
-def _row(name: str, layer: SLBLayer, earlier: Tensor | None) -> dict[str, Any]:
+@torch.no_grad()
+def weight_histograms(network: nn.Module, epoch: int) -> dict[str, Tensor]:
+    """Name -> a row of float32: `epoch`, the reach, and counts of BINS bins from -reach to reach.
+
+    It is W_c that is counted, with a reach of 1; of a rival without one, the float weight that it
+    rounds. The reach of a rival is its largest weight. Weights that are no number do not count.
+    """
+    return {name: _histogram(layer, epoch) for name, layer in low_bit_layers(network).items()}
+
+
+def _histogram(layer: LowBitLayer, epoch: int) -> Tensor:
+    weight = layer.continuous_weight() if layer.soft else layer.trained
+    # On the CPU, since a GPU refuses to count where its results must be the same every time.
+    weight = weight.detach().cpu().double()
+    largest = 1.0 if isinstance(layer, SLBLayer) else weight.nan_to_num(0, 0, 0).abs().max()
+    reach = float(largest) or 1.0
+    counts = torch.histc(weight, BINS, -reach, reach)
+    return torch.cat([torch.tensor([float(epoch), reach]), counts]).unsqueeze(0)
+
+
+def _row(name: str, layer: LowBitLayer, earlier: Tensor | None) -> dict[str, Any]:
+    codes = layer.codes()
+    return {
+        "name": name,
+        "bits": layer.bits,
+        "weights": codes.numel(),
+        **(_hardening(layer, codes) if isinstance(layer, SLBLayer) else _rounding(layer)),
+        "flip_rate": math.nan if earlier is None else float((codes != earlier).float().mean()),
+    }
+
+
+def _rounding(layer: LowBitLayer) -> dict[str, float]:
+    gap = (layer.quantized_weight() - layer.continuous_weight()).abs().mean()
+    return {"quantization_gap": float(gap), "frozen_fraction": math.nan, "entropy": math.nan}
+
+
+def _hardening(layer: SLBLayer, codes: Tensor) -> dict[str, float]:
     flat = layer.logits.detach().reshape(layer.logits.shape[0], -1)
     values = layer.values.view(-1, 1)
-    codes = layer.codes()
     W_q = layer.values[codes.reshape(-1).int()]
     gap = frozen = entropy = 0.0
     for block, part in column_blocks(flat, W_q):
@@ -71,13 +95,8 @@ def _row(name: str, layer: SLBLayer, earlier: Tensor | None) -> dict[str, Any]:
         frozen += float((P.amax(0) > FROZEN_ABOVE).sum())
         entropy += float(-torch.special.xlogy(P, P).sum())
     count = codes.numel()
-    flips = float("nan") if earlier is None else float((codes != earlier).float().mean())
     return {
-        "name": name,
-        "bits": layer.bits,
-        "weights": count,
         "quantization_gap": gap / count,
         "frozen_fraction": frozen / count,
         "entropy": entropy / count,
-        "flip_rate": flips,
     }

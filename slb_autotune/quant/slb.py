@@ -13,21 +13,19 @@ For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slb_autotune.errors import ConfigError
-from slb_autotune.quant.state_norm import StateBatchNorm2d
-from slb_autotune.quant.states import TwoState
-from slb_autotune.registry import METHODS
+from slb_autotune.quant.layers import Convolution, LowBitLayer, Matrix, Stored, check_bits
+from slb_autotune.quant.states import Annealed
 
 # Elements of A handled at once. On a CPU 4 MB of float32: enough for two threads to share, small
 # enough to stay in the outer cache. An accelerator would rather see few large kernels.
@@ -188,14 +186,6 @@ def _best_scale(weight: Tensor, values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NormLink:
-    """The state BN that a layer feeds, and the element-wise steps between the two."""
-
-    norm: StateBatchNorm2d
-    between: tuple[Callable[[Tensor], Tensor], ...] = ()
-
-
-@dataclass(frozen=True)
 class _Cache:
     """W_q, and what A was when it was made; holding A keeps its address from being reused."""
 
@@ -204,40 +194,26 @@ class _Cache:
     weight: Tensor
 
 
-class SLBLayer(TwoState):
+class SLBLayer(LowBitLayer, Annealed):
     """What SLBConv2d and SLBLinear share: A for a weight of any shape.
 
-    `logits` is A, `values` V, `temperature` T. T is a plain float, a part of training like the
-    learning rate, and not of the state dict. W_q is cached in eval mode; the cache is tied to
+    `logits` is A, `values` V, `temperature` T. W_q is cached in eval mode; the cache is tied to
     A's storage and version and to the optimisers' steps, so every change of A is seen, save one
     written in place through `.data`.
     """
 
     values: Tensor
+    soft = True
 
     def __init__(
         self, weight_shape: tuple[int, ...], bits: int, bias: bool, spread: float | None = None
     ) -> None:
-        super().__init__()
-        allowed = METHODS["slb"].details["weight_bits"]
-        if bits not in allowed:
-            raise ConfigError(f"weight_bits of slb must be one of {allowed}; got {bits}")
-        self.bits = bits
-        self.temperature = 1.0
+        check_bits("slb", bits)
+        super().__init__(weight_shape, bits, bias)
         fan_in = math.prod(weight_shape[1:])
         self.logits = nn.Parameter(kaiming_logits((2**bits, *weight_shape), fan_in, spread))
-        self.bias = nn.Parameter(torch.zeros(weight_shape[0])) if bias else None
         self.register_buffer("values", value_set(bits), persistent=False)
-        self.activation: nn.Module | None = None
-        self.norm: StateBatchNorm2d | None = None
-        self.output_scale: nn.Parameter | None = None
-        self.link: NormLink | None = None
         self._cache: _Cache | None = None
-
-    @property
-    def weight_shape(self) -> torch.Size:
-        """The shape of W_c and W_q."""
-        return self.logits.shape[1:]
 
     def continuous_weight(self) -> Tensor:
         """W_c, differentiable in A."""
@@ -259,10 +235,23 @@ class SLBLayer(TwoState):
         return self._cache.weight
 
     def _make_quantized_weight(self) -> Tensor:
-        codes = self.codes()
+        return self.decode(self.codes(), {}).to(self.logits.dtype)
+
+    def stored(self) -> dict[str, Tensor]:
+        """Nothing: V is known from the bits, and there is no scale factor."""
+        return {}
+
+    def decode(self, codes: Tensor, stored: Stored) -> Tensor:
+        """v_k for every code k."""
+        dtype = torch.get_default_dtype()
         if self.bits == 1:
-            return codes.to(self.logits.dtype).mul_(2).sub_(1)
-        return self.values.to(self.logits.dtype)[codes.int()]
+            return codes.to(dtype).mul_(2).sub_(1)
+        return value_set(self.bits).to(codes.device)[codes.int()]
+
+    @property
+    def trained(self) -> nn.Parameter:
+        """A."""
+        return self.logits
 
     def train(self, mode: bool = True) -> SLBLayer:
         """Set the mode; the cache does not outlive it."""
@@ -273,31 +262,8 @@ class SLBLayer(TwoState):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The layer's output with W_c or W_q, as the state says."""
-        if self.activation is not None:
-            x = self.activation(x)
-        weight = self.quantized_weight() if self.is_discrete else self.continuous_weight()
-        y = self._linear(x, weight)
-        if self.link is not None and self.training and self.link.norm.due():
-            self._observe_discrete(x.detach(), self.link)
-        if self.output_scale is not None:
-            y = y * self.output_scale
-        return y if self.norm is None else self.norm(y)
 
-    @torch.no_grad()
-    def _observe_discrete(self, x: Tensor, link: NormLink) -> None:
-        """eq_bnd: y_q = x (*) W_q on the same x, shown to the state BN; no gradient."""
-        y_q = self._linear(x, self.quantized_weight())
-        for step in link.between:
-            y_q = step(y_q)
-        link.norm.observe(y_q)
-
-    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-class SLBConv2d(SLBLayer):
+class SLBConv2d(Convolution, SLBLayer):
     """A 2-D convolution whose weights are searched among 2**bits values."""
 
     def __init__(
@@ -321,23 +287,10 @@ class SLBConv2d(SLBLayer):
         kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         super().__init__((out_channels, in_channels // groups, *kernel), bits, bias, spread)
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride, self.padding = kernel, stride, padding
-        self.dilation, self.groups = dilation, groups
-
-    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(
-            x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
-
-    def extra_repr(self) -> str:
-        """Show shape and bits."""
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}, padding={self.padding}, groups={self.groups}, bits={self.bits}"
-        )
+        self.set_geometry(kernel, stride, padding, dilation, groups)
 
 
-class SLBLinear(SLBLayer):
+class SLBLinear(Matrix, SLBLayer):
     """A linear layer whose weights are searched among 2**bits values."""
 
     def __init__(
@@ -351,13 +304,6 @@ class SLBLinear(SLBLayer):
     ) -> None:
         super().__init__((out_features, in_features), bits, bias, spread)
         self.in_features, self.out_features = in_features, out_features
-
-    def _linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(x, weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """Show shape and bits."""
-        return f"{self.in_features}, {self.out_features}, bits={self.bits}"
 
 
 def from_float(

@@ -1,4 +1,4 @@
-"""The two states of a network: continuous (W_c, its statistics) and discrete (W_q, its own)."""
+"""The states of a network: continuous (W_c) or discrete (W_q), and how far training has come."""
 
 from __future__ import annotations
 
@@ -38,3 +38,20 @@ def network_state(network: nn.Module, state: State | None) -> Iterator[None]:
     finally:
         for module, old in zip(modules, before, strict=True):
             module.state = old
+
+
+class Annealed(nn.Module):
+    """A module that changes over training: T rises, and `progress` goes from 0 to 1.
+
+    Both are plain floats, a part of training like the learning rate, and not of the state dict.
+    """
+
+    temperature: float = 1.0
+    progress: float = 0.0
+
+
+def set_temperature(network: nn.Module, T: float, progress: float = 0.0) -> None:
+    """Tell every module that changes over training where it is."""
+    for module in network.modules():
+        if isinstance(module, Annealed):
+            module.temperature, module.progress = T, progress

@@ -55,6 +55,24 @@ _ELEMENTWISE_FUNCTIONS = (
     Tensor.clamp,
 )
 
+_RELU_MODULES = (nn.ReLU, nn.ReLU6)
+_RELU_FUNCTIONS = (F.relu, F.relu6, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_)
+_KEEP_SIGN_MODULES = (
+    nn.Identity,
+    nn.Flatten,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Dropout,
+)
+_KEEP_SIGN_FUNCTIONS = (
+    F.max_pool2d,
+    F.avg_pool2d,
+    F.adaptive_avg_pool2d,
+    torch.flatten,
+    Tensor.flatten,
+)
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -84,6 +102,8 @@ class Observation:
     layers: list[nn.Module] = field(default_factory=list)
     norm_sources: dict[nn.BatchNorm2d, Source | None] = field(default_factory=dict)
     before_layer: dict[nn.BatchNorm2d, int] = field(default_factory=dict)
+    # The ReLU whose output a layer takes, be it through pooling; True where it is no module.
+    relu_before: dict[nn.Module, nn.Module | bool] = field(default_factory=dict)
 
     def norm_after(self, layer: nn.Module) -> nn.BatchNorm2d | None:
         """The BN that `layer` feeds, if there is one."""
@@ -102,6 +122,7 @@ class _Watch(TorchFunctionMode):
         # The tensor is kept beside its source: a freed tensor's id may be given to another.
         self.sources: dict[int, tuple[Tensor, Source]] = {}
         self.entering: list[Source | None] = []
+        self.positive: dict[int, tuple[Tensor, nn.Module | bool]] = {}
         self.handles = [
             handle
             for module in network.modules()
@@ -125,6 +146,8 @@ class _Watch(TorchFunctionMode):
     def enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         source = self.source_of(args[0]) if args else None
         self.entering.append(source)
+        if isinstance(module, nn.Conv2d | nn.Linear) and args and id(args[0]) in self.positive:
+            self.seen.relu_before.setdefault(module, self.positive[id(args[0])][1])
         if isinstance(module, nn.BatchNorm2d):
             known = module in self.seen.norm_sources
             self.seen.norm_sources[module] = None if known else source
@@ -132,6 +155,10 @@ class _Watch(TorchFunctionMode):
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         source = self.entering.pop()
+        if isinstance(module, _RELU_MODULES):
+            self.positive[id(output)] = (output, module)
+        elif isinstance(module, _KEEP_SIGN_MODULES) and id(args[0]) in self.positive:
+            self.positive[id(output)] = (output, self.positive[id(args[0])][1])
         if isinstance(module, nn.Conv2d | nn.Linear):
             if module not in self.seen.layers:
                 self.seen.layers.append(module)
@@ -152,6 +179,11 @@ class _Watch(TorchFunctionMode):
         keywords = kwargs or {}
         source = self.source_of(args[0]) if args else None
         output = func(*args, **keywords)
+        self.positive.pop(id(output), None)
+        if func in _RELU_FUNCTIONS:
+            self.positive[id(output)] = (output, True)
+        elif func in _KEEP_SIGN_FUNCTIONS and id(args[0]) in self.positive:
+            self.positive[id(output)] = (output, self.positive[id(args[0])][1])
         if source is not None and func in _ELEMENTWISE_FUNCTIONS:
             others = (*args[1:], *keywords.values())
             if not any(isinstance(value, Tensor) for value in others):

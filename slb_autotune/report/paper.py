@@ -84,6 +84,12 @@ METHODS: dict[str, str] = {
     "DSQ": "dsq",
     "SQ": "sq",
     "PACT": "pact",
+    "HWGQ": "hwgq",
+    "TTQ": "ttq",
+    "SYQ": "syq",
+    "TBN": "tbn",
+    "ABCNet": "abcnet",
+    "BiRealNet": "bireal",
 }
 
 # Channels of the first stage as published: a run of another width is another network.

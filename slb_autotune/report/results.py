@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from slb_autotune.errors import DataError
-from slb_autotune.report import figures, paper, tables
+from slb_autotune.report import figures, own_tables, paper, table, tables
 from slb_autotune.report.figures.compute import rung_correlations
 from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, read_epochs, read_runs, typed, write
 
@@ -38,15 +38,15 @@ def export_tables(runs: pd.DataFrame, epochs: pd.DataFrame, name: str, folder: P
     return paths
 
 
-def regenerate(results: Path) -> list[tables.Table]:
+def regenerate(results: Path) -> list[table.Table]:
     """Write all tables and figures anew; the tables."""
     runs, epochs = read_results(results / "runs")
     made = [
         *tables.paper_tables(runs, paper.read_published(results / "paper")),
-        *(table for table in tables.own_tables(runs) if table.rows),
+        *(own for own in own_tables.own_tables(runs) if own.rows),
         tables.references_table(paper.read_references(results / "paper")),
     ]
-    tables.write_tables(made, results / "tables")
+    table.write_tables(made, results / "tables")
     for name, figure in _figures(runs, epochs):
         figures.save(figure, results / "figures" / name)
     return made

@@ -23,9 +23,15 @@ def test_interleave_takes_turns() -> None:
 
 
 def test_every_side_is_measured() -> None:
-    times = bench._measure_sides(SMALL, 2, 0.0, 1, time.process_time)
+    times = bench._measure_sides(SMALL, bench.SIDES, 2, 0.0, 1, time.process_time)
     assert list(times) == ["plain torch", *bench.SIDES]
     assert (times > 0).all(axis=None)
+
+
+def test_rivals_are_measured_at_their_fewest_bits() -> None:
+    sides = bench.method_sides(["slb", "float", "dorefa", "bwn", "ttq", "tbn"])
+    rivals = list(sides)[len(bench.SIDES) :]
+    assert rivals == ["dorefa 1/1", "bwn 1/32", "ttq 2/32", "tbn 1/2"]
 
 
 def test_the_table_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +40,7 @@ def test_the_table_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = pd.DataFrame({side: [0.5, 0.6, 0.7] for side in sides})
     turns["slb 1 bit"] *= 1.5
     monkeypatch.setattr(bench, "_measure_sides", lambda *_: turns)
-    table = bench.step(["resnet20"], 0.0, 1, 2)
+    table = bench.step(["resnet20"], 0.0, 1, 2, ["slb"])
     assert table["side"].tolist() == sides
     ratios = table.set_index("side")[["cpu_ratio", "wall_ratio"]]
     assert ratios.loc["slb 1 bit"].tolist() == pytest.approx([1.5, 1.5])
@@ -51,5 +57,7 @@ def test_an_epoch_is_compared_with_its_bare_steps() -> None:
 
 
 def test_more_bits_take_more_memory() -> None:
-    peaks = bench.peak_memory("vgg_small", 2, ["float", "slb 4 bits"])
+    peaks = bench.peak_memory(
+        "vgg_small", 2, {side: bench.SIDES[side] for side in ("float", "slb 4 bits")}
+    )
     assert peaks["slb 4 bits"] > 2 * peaks["float"] > 0

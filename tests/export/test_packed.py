@@ -23,7 +23,7 @@ from slb_autotune.errors import CheckpointError, ConversionError
 from slb_autotune.export.packed import (
     METADATA_KEY,
     FoldedNorm2d,
-    LowBitConv2d,
+    PackedConv2d,
     checksum,
     load_packed,
     pack_bits,
@@ -194,7 +194,7 @@ def test_a_trained_network_comes_back_to_the_bit_in_size_bytes(name: str, tmp_pa
     kinds = {type(module) for module in loaded.modules()}
     assert not any(issubclass(kind, SLBLayer | StateBatchNorm2d) for kind in kinds)
     assert not any(issubclass(kind, nn.BatchNorm2d) for kind in kinds)
-    assert (LowBitConv2d in kinds) == config.quantises
+    assert (PackedConv2d in kinds) == config.quantises
     assert not any(module.training for module in loaded.modules())
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from slb_autotune.quant import SLBConv2d, SLBLinear, layer_diagnostics
-from slb_autotune.quant.diagnostics import all_codes, set_temperature
+from slb_autotune.quant.diagnostics import all_codes
+from slb_autotune.quant.states import set_temperature
 
 
 def network() -> nn.Module:

@@ -23,24 +23,26 @@ import pytest
 
 from slb_autotune.errors import InputError
 from slb_autotune.report.paper import MINUS, TIMES, read_published, read_references
-from slb_autotune.report.tables import (
-    RENDERERS,
-    Column,
-    Table,
+from slb_autotune.report.own_tables import (
     best_schedules,
     front_table,
     layers_text,
+    methods_table,
     own_tables,
-    paper_tables,
-    references_table,
     search_against_confirmed,
     search_against_uniform,
+)
+from slb_autotune.report.table import (
+    RENDERERS,
+    Column,
+    Table,
     to_csv,
     to_html,
     to_latex,
     to_markdown,
     write_tables,
 )
+from slb_autotune.report.tables import paper_tables, references_table
 from slb_autotune.run_table import RUN_COLUMNS, read_runs, typed, write
 
 REPOSITORY = Path(__file__).parents[2]

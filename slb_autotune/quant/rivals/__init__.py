@@ -1,0 +1,1 @@
+"""The methods that the paper compares with, and stronger ones since: a file each."""
