@@ -17,20 +17,22 @@ class VggSmall(nn.Module):
             raise ConfigError(
                 f"vgg_small halves images three times: 8 pixels at least; got {image_size}"
             )
-        parts: list[nn.Module] = []
-        for channels in (width, 2 * width, 4 * width):
-            for pooled in (False, True):
-                # Pooling comes last, so that a BN always sees its convolution's own output.
-                parts += [conv(in_channels, channels, 3), nn.BatchNorm2d(channels)]
-                parts += [nn.ReLU(inplace=True)]
-                parts += [nn.MaxPool2d(2)] if pooled else []
-                in_channels = channels
-        self.features = nn.Sequential(*parts)
+        self.stage1 = self._stage(in_channels, width)
+        self.stage2 = self._stage(width, 2 * width)
+        self.stage3 = self._stage(2 * width, 4 * width)
         self.fc = nn.Linear(4 * width * (image_size // 8) ** 2, num_classes)
+
+    @staticmethod
+    def _stage(in_channels: int, channels: int) -> nn.Sequential:
+        parts: list[nn.Module] = []
+        for inputs in (in_channels, channels):
+            parts += [conv(inputs, channels, 3), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+        # Pooling comes last, so that a BN always sees its convolution's own output.
+        return nn.Sequential(*parts, nn.MaxPool2d(2))
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores."""
-        return self.fc(self.features(x).flatten(1))
+        return self.fc(self.stage3(self.stage2(self.stage1(x))).flatten(1))
 
 
 def vgg_small(

@@ -47,7 +47,6 @@ class Plan:
         size = "without end (continuous ranges)"
         if math.isfinite(self.space_size):
             size = f"{self.space_size:,.0f} trials"
-        minutes = self.seconds / 60
         return [
             f"space      {size}",
             f"feasible   {self.feasible_share:.1%} of {DRAWS} random draws",
@@ -55,11 +54,19 @@ class Plan:
             "if none is stopped early",
             f"step       {1e3 * self.step_seconds:.1f} ms measured, {self.steps_an_epoch} steps "
             "an epoch",
-            f"time       about {minutes:.1f} minutes, validation aside",
+            f"time       about {duration(self.seconds)}, validation aside",
             f"memory     {self.memory_bytes * self.slots / 1e6:,.0f} MB for parameters, gradients "
             "and optimiser state of all slots",
             f"disk       {self.disk_bytes / 1e6:,.0f} MB of checkpoints",
         ]
+
+
+def duration(seconds: float) -> str:
+    """`40 seconds`, `11.2 minutes`, `5.0 hours` or `7.8 days`."""
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def plan(config: StudyConfig) -> Plan:

@@ -21,6 +21,9 @@ from slb_autotune.config import BIT_FIELDS, SHORT_NAMES, TrialConfig
 from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.study_config import ParameterConfig, Scalar, StudyConfig
 
+# Every point of a grid is queued before the first trial.
+LARGEST_GRID = 20_000
+
 
 @dataclass(frozen=True)
 class Dimension:
@@ -95,6 +98,11 @@ class Space:
     def grid(self) -> Iterator[dict[str, Any]]:
         """Every combination; a continuous range gives `grid_points` values."""
         axes = [_axis(d.distribution, self.grid_points) for d in self.dimensions]
+        if (count := math.prod(map(len, axes))) > LARGEST_GRID:
+            raise ConfigError(
+                f"a grid of {count:,} points is more than can be queued ({LARGEST_GRID:,})",
+                "search fewer values, bits per stage instead of per layer, or use sampler: tpe.",
+            )
         seen: set[tuple[tuple[str, Any], ...]] = set()
         for row in product(*axes):
             values: dict[str, Any] = {}

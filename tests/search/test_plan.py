@@ -10,7 +10,7 @@ import pytest
 from slb_autotune.cost import estimate
 from slb_autotune.data import info
 from slb_autotune.errors import ConfigError
-from slb_autotune.search.plan import Plan, plan
+from slb_autotune.search.plan import Plan, duration, plan
 from tests.builders import TINY, shared_costs, tiny_study
 
 
@@ -102,9 +102,17 @@ def test_the_lines_for_people() -> None:
         "feasible   25.6% of 200 random draws",
         "trials     12, 2 at once, 14 epochs each if none is stopped early",
         "step       30.5 ms measured, 10 steps an epoch",
-        "time       about 0.4 minutes, validation aside",
+        "time       about 26 seconds, validation aside",
         "memory     6 MB for parameters, gradients and optimiser state of all slots",
         "disk       36 MB of checkpoints",
     ]
     endless = Plan(math.inf, *numbers[1:])
     assert endless.lines()[0] == "space      without end (continuous ranges)"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(59.6, "60 seconds"), (150, "2.5 minutes"), (7200, "2.0 hours"), (259200, "3.0 days")],
+)
+def test_a_duration_is_said_in_its_own_unit(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -17,12 +17,13 @@ from slb_autotune import data
 from slb_autotune.config import TrialConfig
 from slb_autotune.cost import CostModel, estimate
 from slb_autotune.errors import ConfigError
+from slb_autotune.search.folder import blank_ledger
 from slb_autotune.search.space import Space, contains, stage_of
 from slb_autotune.study_config import StudyConfig
-from tests.builders import TINY
+from tests.builders import TINY, tiny_study
 
 RESNET20 = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1, 2) for c in (1, 2)]
-VGG_SMALL = [f"features.{i}" for i in (3, 7, 10, 14, 17)]
+VGG_SMALL = ["stage1.3", "stage2.0", "stage2.3", "stage3.0", "stage3.3"]
 VDSR = [f"body.conv{i}" for i in range(1, 19)]
 NETWORKS = {
     "resnet20": ("digits", RESNET20),
@@ -78,7 +79,7 @@ def test_the_layers_are_those_that_the_network_lets_quantise(network: str) -> No
         (RESNET20, "stage", ["layer1.*", "layer2.*", "layer3.*"]),
         (RESNET20, "layer", RESNET20),
         (VGG_SMALL, "network", ["*"]),
-        (VGG_SMALL, "stage", ["features.*"]),
+        (VGG_SMALL, "stage", ["stage1.*", "stage2.*", "stage3.*"]),
         (VGG_SMALL, "layer", VGG_SMALL),
         (VDSR, "stage", ["body.*"]),
         (VDSR, "layer", VDSR),
@@ -305,3 +306,11 @@ def test_the_cost_model_tells_networks_apart() -> None:
     for change in ({}, {"optimizer.name": "adam"}, {"keep_float": ["layer1.*"]}):
         config = base.updated(change)
         assert model.cost(config) == estimate(config, info)
+
+
+def test_a_grid_that_cannot_be_queued_is_refused() -> None:
+    study = tiny_study(
+        space={"weight_bits": {"choices": [1, 2, 4], "per": "layer"}}, sampler={"name": "grid"}
+    )
+    with pytest.raises(ConfigError, match="387,420,489 points"):
+        next(blank_ledger(study).space.grid())
