@@ -15,12 +15,14 @@ from slb_autotune.nets.vdsr import vdsr
 from slb_autotune.nets.vgg_small import vgg_small
 from slb_autotune.quant import (
     DoReFa,
+    LowBitLayer,
     SLBConv2d,
     SLBLinear,
     StateBatchNorm2d,
     quantisable_layers,
     quantize,
 )
+from slb_autotune.quant.convert import NoRelu
 
 PAPER = NormConfig(mode="paper")
 
@@ -262,3 +264,70 @@ def test_odd_networks() -> None:
     reflect = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding_mode="reflect"))
     with pytest.raises(ConversionError, match="only 'zeros' can be quantised"):
         quantize(reflect, 1)
+
+
+class Residual(nn.Module):
+    """conv, BN, ReLU as modules, a pool between, and a ReLU after a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.stem_bn = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.one, self.one_bn = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.two, self.two_bn = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.relus = nn.ModuleList(nn.ReLU(inplace=True) for _ in range(3))
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.relus[0](self.stem_bn(self.stem(x))))
+        y = self.relus[1](self.one_bn(self.one(x)) + x)
+        return self.relus[2](self.two_bn(self.two(y)))
+
+
+@pytest.mark.parametrize("method", ["bnn", "xnor"])
+def test_a_relu_before_a_sign_is_taken_out(method: str) -> None:
+    network = quantize(Residual(), 1, 1, method, torch.zeros(1, 1, 8, 8))
+    assert [type(relu) for relu in network.relus] == [NoRelu, NoRelu, nn.ReLU]
+    seen: list[torch.Tensor] = []
+    for layer in (network.one, network.two):
+        layer.activation.register_forward_hook(lambda _, __, out: seen.append(out))
+    network(torch.randn(8, 1, 8, 8))
+    assert all(set(out.unique().tolist()) == {-1.0, 1.0} for out in seen)
+
+
+@pytest.mark.parametrize(
+    ("method", "bits", "activation"),
+    [("bnn", 32, "method"), ("dorefa", 1, "method"), ("bnn", 1, "dorefa"), ("slb", 2, "method")],
+)
+def test_a_relu_stays_where_no_sign_is_taken(method: str, bits: int, activation: str) -> None:
+    network = quantize(Residual(), 1, bits, method, torch.zeros(1, 1, 8, 8), activation=activation)
+    assert all(type(relu) is nn.ReLU for relu in network.relus)
+
+
+def test_a_relu_that_is_no_module_cannot_be_taken_out() -> None:
+    with pytest.raises(ConversionError, match="'middle' would take the sign"):
+        quantize(Functional(), 1, 1, "bnn", torch.zeros(1, 3, 8, 8))
+
+
+def test_a_method_without_activation_quantiser_refuses_low_bit_activations() -> None:
+    with pytest.raises(ConfigError, match="leaves activations float"):
+        quantize(resnet20(width=4), 1, 1, "bwn", torch.zeros(1, 3, 32, 32))
+    named = quantize(
+        resnet20(width=4), 1, 2, "bwn", torch.zeros(1, 3, 32, 32), activation="dorefa"
+    )
+    assert isinstance(named.layer1[0].conv1.activation, DoReFa)
+
+
+def test_rivals_have_one_set_of_statistics_and_start_from_the_weights() -> None:
+    torch.manual_seed(0)
+    plain = resnet20(width=4)
+    network = quantize(plain, 1, 32, "dorefa", torch.zeros(1, 3, 32, 32))
+    norms = [m for m in network.modules() if isinstance(m, StateBatchNorm2d)]
+    assert {norm.mode for norm in norms} == {"off"}
+    assert torch.equal(network.layer2[1].conv2.weight, plain.layer2[1].conv2.weight)
+
+
+def test_rivals_of_a_network_without_bn_get_one() -> None:
+    network = quantize(vdsr(width=4, depth=4), 1, 32, "dorefa", torch.zeros(1, 1, 16, 16))
+    norms = [m.norm for m in network.body if isinstance(m, LowBitLayer)]
+    assert len(norms) == 2
+    assert all(norm.mode == "off" for norm in norms)

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from slb_autotune.quant import SLBConv2d, SLBLinear, layer_diagnostics
-from slb_autotune.quant.diagnostics import all_codes
+from slb_autotune.quant.convert import quantize
+from slb_autotune.quant.diagnostics import BINS, all_codes, weight_histograms
 from slb_autotune.quant.states import set_temperature
 
 
@@ -66,3 +68,35 @@ def test_a_network_without_slb_layers() -> None:
     table = layer_diagnostics(nn.Linear(2, 2))
     assert len(table) == 1
     assert table.loc[0, "weights"] == 0
+
+
+@pytest.mark.parametrize("T", [0.1, 5.0, 1e7])
+def test_histograms_count_the_continuous_weights(T: float) -> None:
+    net = network()
+    set_temperature(net, T)
+    found = weight_histograms(net, epoch=7)
+    assert list(found) == ["0", "2"]
+    for name, row in found.items():
+        W_c = net.get_submodule(name).continuous_weight().detach().double().numpy()
+        counts = np.histogram(W_c, BINS, (-1, 1))[0]
+        assert row.dtype == torch.float32
+        assert row[0].tolist() == [7, 1, *counts]
+        assert counts.sum() == W_c.size
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0, math.nan, math.inf])
+def test_a_rivals_histogram_is_of_its_float_weight_and_reaches_to_the_largest(
+    value: float,
+) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 3, 3))
+    net = quantize(net, 1, method="dorefa", example_input=torch.zeros(1, 1, 8, 8))
+    weight = net.get_submodule("1").weight
+    with torch.no_grad():
+        weight.mul_(value)
+        if value == 1.0:
+            weight[0, 0] = -3.0
+            weight[1, 1] = math.nan
+    ((epoch, reach, *counts),) = weight_histograms(net, epoch=2)["1"].tolist()
+    kept = weight.detach()[weight.isfinite()].double().numpy()
+    assert (epoch, reach) == (2, 3.0 if value == 1.0 else 1.0)
+    assert counts == np.histogram(kept, BINS, (-reach, reach))[0].tolist()
