@@ -18,6 +18,11 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+# Ray shows its token by itself where it starts a cluster; where it joins one it must be told to.
+if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or (
+    Path.home() / ".ray" / "auth_token"
+).exists():
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
 from ray import tune
@@ -214,8 +219,10 @@ def start_ray(address: str | None, cpus: float) -> bool:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
-                f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
-                "start one with `ray start --head`, or leave storage.ray out.",
+                f"there is no Ray cluster at {address!r} that lets us in: "
+                f"{str(error).splitlines()[0]}",
+                "start one with `ray start --head`, copy its ~/.ray/auth_token here, or leave "
+                "storage.ray out.",
             ) from error
     return address is None
 
