@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="A field of the study's fixed trial."),
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="A field of the fixed trial, or resources.gpus and the like.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="FIELD=VALUES",
+        help="Of a list of points those with these values: method=slb,lsq. May be repeated.",
+    ),
 ]
 Trials = Annotated[int | None, typer.Option(help="Trials, in all.")]
 Seconds = Annotated[float | None, typer.Option(help="Wall-clock seconds, in all.")]
@@ -41,6 +53,7 @@ def search(
     seconds: Seconds = None,
     name: Annotated[str | None, typer.Option(help="Another name for the study.")] = None,
     settings: Settings = None,
+    only: Only = None,
     runs: Annotated[Path | None, typer.Option("--runs", help="The run folder.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take, and stop.")
@@ -64,9 +77,12 @@ def search(
     if name is not None:
         changes["name"] = name
     if settings:
-        changes["trial"] = {**config.trial, **parse_settings(settings)}
+        changes |= _changed(config, settings)
     if runs is not None:
-        changes["storage"] = {**config.storage.model_dump(), "folder": str(runs)}
+        storage = changes.get("storage", config.storage.model_dump())
+        changes["storage"] = {**storage, "folder": str(runs)}
+    if only:
+        changes["points"] = _chosen(config, only)
     config = _with_budget(config, trials, seconds, changes)
     if dry_run:
         from slb_autotune.search.plan import plan
@@ -78,6 +94,42 @@ def search(
             typer.echo("\n".join(found.lines()))
         return
     _run(config, resumed=False, as_json=as_json)
+
+
+def _changed(study: StudyConfig, settings: list[str]) -> dict[str, Any]:
+    """What `--set` changes: the fixed trial, or a part of the study such as `resources`."""
+    changes: dict[str, Any] = {"trial": dict(study.trial)}
+    for name, value in parse_settings(settings).items():
+        section, dot, field = name.partition(".")
+        if dot and section in ("resources", "storage", "budget", "early_stopping", "sampler"):
+            old = changes.get(section, getattr(study, section).model_dump())
+            changes[section] = {**old, field: value}
+        else:
+            changes["trial"][name] = value
+    return changes
+
+
+def _chosen(study: StudyConfig, only: list[str]) -> list[dict[str, Any]]:
+    """The points of a study that have, in each named field, one of the named values."""
+    from slb_autotune.config import SHORT_NAMES
+    from slb_autotune.errors import InputError, nearest
+
+    if not study.points:
+        raise InputError("--only chooses among points, and this study has none", "leave it out.")
+    base = study.base()
+    points = [(dict(point), base.updated(point).flat()) for point in study.points]
+    for word in only:
+        field, equals, values = word.partition("=")
+        name = SHORT_NAMES.get(field, field)
+        if not equals or name not in points[0][1]:
+            known = [*points[0][1], *SHORT_NAMES]
+            raise InputError(f"--only takes FIELD=VALUES; got {word!r}", nearest(field, known))
+        left = [pair for pair in points if str(pair[1].get(name)) in values.split(",")]
+        if not left:
+            found = ", ".join(dict.fromkeys(str(flat.get(name)) for _, flat in points))
+            raise InputError(f"--only {word}: no point is left", f"{field} can be {found}.")
+        points = left
+    return [point for point, _ in points]
 
 
 def resume(
@@ -104,6 +156,7 @@ def confirm(
     seeds: Annotated[int, typer.Option(help="Trainings of each configuration.")] = 3,
     epochs: Annotated[int | None, typer.Option(help="Epochs; none: the study's own.")] = None,
     settings: Settings = None,
+    only: Only = None,
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
@@ -133,14 +186,17 @@ def confirm(
     ledger = None
     if source.endswith((".yaml", ".yml")):
         study = StudyConfig.from_file(Path(source))
-        changes = {"trial": {**study.trial, **parse_settings(settings or [])}}
-        changes["storage"] = {**study.storage.model_dump(), "folder": str(runs)}
+        changes = _changed(study, settings or [])
+        storage = changes.get("storage", study.storage.model_dump())
+        changes["storage"] = {**storage, "folder": str(runs)}
+        if only:
+            changes["points"] = _chosen(study, only)
         study = StudyConfig.from_mapping({**study.to_mapping(), **changes})
         config = confirm_points(study, seeds, epochs)
     else:
-        if settings:
+        if settings or only:
             raise InputError(
-                "--set is for a study file; a study that was searched keeps its settings",
+                "--set and --only are for a study file; a searched study keeps its settings",
                 "use --epochs, or confirm a file with a list of points.",
             )
         files = StudyFolder(runs, source)
@@ -253,11 +309,11 @@ def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
 
 
 def _write_report(ledger: Ledger) -> list[Path]:
-    """The study's page and pictures."""
+    """The study's page and what else MLflow keeps of its report."""
+    from slb_autotune.report.recorded import recorded_files
     from slb_autotune.report.study_report import write_study_report
 
-    page = write_study_report(ledger, ledger.folder / "report")
-    return [page, *sorted((page.parent / "figures").glob("*.png"))]
+    return recorded_files(ledger, write_study_report(ledger, ledger.folder / "report"))
 
 
 def _show(outcome: Outcome) -> None:
