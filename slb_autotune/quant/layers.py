@@ -43,6 +43,7 @@ class LowBitLayer(TwoState):
     """
 
     bits: int
+    bias_shape: tuple[int, ...]  # the bias beside an output
     soft: bool = False
 
     def __init__(self, weight_shape: tuple[int, ...], bits: int, bias: bool) -> None:
@@ -97,7 +98,7 @@ class LowBitLayer(TwoState):
         if factor is None:
             return self._linear(quantised, weight, self.bias)
         y = self._linear(quantised, weight, None) * factor(x, self)
-        return y if self.bias is None else y + self.bias.view(-1, *[1] * (y.dim() - 2))
+        return y if self.bias is None else y + self.bias.view(self.bias_shape)
 
     @torch.no_grad()
     def _observe_discrete(self, x: Tensor, quantised: Tensor, link: NormLink) -> None:
@@ -116,6 +117,7 @@ class Convolution(nn.Module):
 
     weight_shape: torch.Size
     bits: int
+    bias_shape = (-1, 1, 1)
 
     def set_geometry(
         self,
@@ -152,6 +154,7 @@ class Matrix(nn.Module):
 
     weight_shape: torch.Size
     bits: int
+    bias_shape = (-1,)
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)

@@ -89,7 +89,7 @@ class RoundedLayer(LowBitLayer):
     @torch.no_grad()
     def quantized_weight(self) -> Tensor:
         """The weight of inference."""
-        return self.decode(self.codes(), self.stored())
+        return self.decode(self.codes(), self.stored()).to(self.weight.dtype)
 
     @torch.no_grad()
     def codes(self) -> Tensor:
@@ -160,7 +160,7 @@ def clipped_sign(x: Tensor) -> Tensor:
 
 def sign(x: Tensor) -> Tensor:
     """-1 or 1; a zero is 1."""
-    return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+    return signs(x >= 0, x)
 
 
 def sign_codes(x: Tensor) -> Tensor:

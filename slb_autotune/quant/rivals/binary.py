@@ -39,8 +39,9 @@ class BwnWeight(WeightQuantizer):
     """ "XNOR-Net: ImageNet Classification Using Binary Convolutional Neural Networks"
     (Rastegari et al., 2016): the weights, which alone are Binary-Weight-Networks.
 
-    W_b = alpha sign(W) with alpha = mean |W| over a filter, which is nearest to W in the squared
-    sense; dW_b,j/dW_i = 1/n + [i = j] alpha 1(|W_i| < 1), summed over the filter's n weights.
+    W_b = alpha sign(W) with alpha = mean |W| over the n weights of a filter, which is nearest to W
+    in the squared sense; dW_b,j/dW_i = sign(W_i) sign(W_j) / n + [i = j] alpha 1(|W_i| <= 1). The
+    paper prints the first term for i = j only.
     """
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -89,6 +90,8 @@ class XnorSign(ClippedSign):
         """K for the output of `layer` on `x`."""
         if not isinstance(layer, Convolution):
             return x.abs().mean(dim=-1, keepdim=True)
+        if x.dim() == 3:
+            return self.output_factor(x.unsqueeze(0), layer)[0]
         groups, (high, wide) = layer.groups, layer.kernel_size
         count, channels, *size = x.shape
         mean = x.abs().view(count, groups, channels // groups, *size).mean(dim=2)

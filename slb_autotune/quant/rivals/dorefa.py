@@ -55,7 +55,7 @@ class DoReFaWeight(WeightQuantizer):
     def _unit(self, weight: Tensor) -> Tensor:
         """tanh(W), shifted and scaled to [0, 1]."""
         bounded = weight.tanh()
-        largest = bounded.detach().abs().max().clamp_min(torch.finfo(weight.dtype).tiny)
+        largest = bounded.detach().abs().max().clamp_min(1e-5)
         return bounded / (2 * largest) + 0.5
 
     def _round(self, unit: Tensor) -> Tensor:
