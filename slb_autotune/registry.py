@@ -384,7 +384,7 @@ ACTIVATIONS = Registry(
         ),
         Entry(
             "ternary",
-            "-1, 0 or 1 by a threshold, with TBN's scale for every place, 2 bits only",
+            "-1, 0 or 1 by a threshold of 0.4 mean |x|, no scale (TBN), 2 bits only",
             "slb_autotune.quant.rivals.tbn:TernaryActivation",
             {"activation_bits": (2,), "signed": True},
         ),

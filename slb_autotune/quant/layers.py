@@ -117,7 +117,7 @@ class Convolution(nn.Module):
 
     weight_shape: torch.Size
     bits: int
-    bias_shape = (-1, 1, 1)
+    bias_shape: tuple[int, ...] = (-1, 1, 1)
 
     def set_geometry(
         self,
@@ -154,7 +154,7 @@ class Matrix(nn.Module):
 
     weight_shape: torch.Size
     bits: int
-    bias_shape = (-1,)
+    bias_shape: tuple[int, ...] = (-1,)
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
