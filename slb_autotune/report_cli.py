@@ -17,9 +17,16 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def report(
-    study: Annotated[
-        str | None, typer.Argument(help="A study's name; without one, the paper's tables.")
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A study's name, or a run; without one, the paper's tables."),
     ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="Show the weights of this layer, not of the largest.")
+    ] = None,
+    picture: Annotated[
+        int, typer.Option(min=1, help="Show super-resolution on this picture.")
+    ] = 1,
     results: Annotated[
         Path, typer.Option(help="Where runs/, paper/, tables/ and figures/ are.")
     ] = Path("results"),
@@ -28,22 +35,22 @@ def report(
 ) -> None:
     """Write the page of a study, or regenerate the paper's tables from all measurements.
 
+    Of a single run (its folder, or STUDY:NUMBER) it draws a layer's weights over training.
+
     Examples:
 
       slb-autotune report digits_demo
 
+      slb-autotune report digits_demo:3 --layer layer1.0.conv1
+
       slb-autotune report
     """
-    if study is not None:
-        from slb_autotune.report.study_report import write_study_report
-        from slb_autotune.search.folder import StudyFolder, read_ledger
-
-        files = StudyFolder(runs, study)
-        page = write_study_report(read_ledger(files.config(), files), files.path / "report")
+    if source is not None:
+        kind, path = _report_of(source, layer, picture, runs)
         if as_json:
-            print_json({"page": str(page)})
+            print_json({kind: str(path)})
         else:
-            typer.echo(f"page       {page}")
+            typer.echo(f"{kind:<10} {path}")
         return
     from slb_autotune.report.results import regenerate
     from slb_autotune.report.table import to_markdown
@@ -54,6 +61,23 @@ def report(
         return
     typer.echo("\n".join(to_markdown(table) for table in tables))
     typer.echo(f"tables     {results / 'tables'}\nfigures    {results / 'figures'}")
+
+
+def _report_of(source: str, layer: str | None, picture: int, runs: Path) -> tuple[str, Path]:
+    """Write the page of a study or the figure of a run: which of them, and where it is."""
+    folders = (Path(source), runs / "trials" / source)
+    if ":" in source or any((folder / "config.yaml").exists() for folder in folders):
+        from slb_autotune.report import figures, trained
+
+        folder = find_run(source, runs)
+        return "figure", figures.save(trained.weights(folder, layer)[1], folder / "weights")[0]
+    from slb_autotune.report.study_report import write_study_report
+    from slb_autotune.search.folder import StudyFolder, read_ledger
+
+    files = StudyFolder(runs, source)
+    ledger = read_ledger(files.config(), files)
+    page = write_study_report(ledger, files.path / "report", layer=layer, picture=picture)
+    return "page", page
 
 
 def export(

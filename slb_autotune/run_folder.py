@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, its checkpoint, its history and its result.
+"""A run's folder: its configuration, its checkpoint, its history, its histograms and its result.
 
 Every file is written whole under another name, flushed to disk and renamed: whoever is killed at
 any moment leaves the file before, or the file after.
@@ -6,15 +6,18 @@ any moment leaves the file before, or the file after.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from slb_autotune.config import TrialConfig, read_text
 from slb_autotune.errors import CheckpointError
@@ -29,6 +32,7 @@ class RunFolder:
         self.config_path = self.path / "config.yaml"
         self.checkpoint_path = self.path / "checkpoint.pt"
         self.history_path = self.path / "history.csv"
+        self.histograms_path = self.path / "histograms.safetensors"
         self.result_path = self.path / "result.json"
 
     def open(self, config: TrialConfig) -> None:
@@ -41,7 +45,13 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forget the run that is here."""
-        for path in (self.result_path, self.checkpoint_path, self.history_path, self.config_path):
+        for path in (
+            self.result_path,
+            self.checkpoint_path,
+            self.history_path,
+            self.histograms_path,
+            self.config_path,
+        ):
             path.unlink(missing_ok=True)
 
     def config(self) -> TrialConfig:
@@ -54,12 +64,21 @@ class RunFolder:
         return TrialConfig.from_yaml(read_text(self.config_path), str(self.config_path))
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Write the checkpoint, and the history beside it for people to read."""
+        """Write the checkpoint, and the history and the histograms beside it."""
         buffer = BytesIO()
         torch.save({**state, "version": VERSION}, buffer)
         write_atomically(self.checkpoint_path, buffer.getbuffer())
+        self.save_tables(state)
+
+    def save_tables(self, state: Mapping[str, Any]) -> None:
+        """Write what is to be read without the checkpoint.
+
+        It is done again when a run goes on, which may have been killed between the files.
+        """
         table = pd.DataFrame(state["history"]).to_csv(index=False)
         write_atomically(self.history_path, table.encode())
+        if state.get("histograms"):
+            write_atomically(self.histograms_path, safetensors.torch.save(state["histograms"]))
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The checkpoint, or None where there is none yet."""
@@ -69,6 +88,18 @@ class RunFolder:
         if not {"network", "optimizer", "history", "epoch"} <= state.keys():
             raise CheckpointError(f"{self.checkpoint_path} is not a checkpoint of ours")
         return state
+
+    def histograms(self) -> dict[str, Tensor]:
+        """Layer -> a row an epoch (`weight_histograms` says what is in it); empty without them."""
+        if not self.histograms_path.exists():
+            return {}
+        try:
+            return safetensors.torch.load_file(self.histograms_path)
+        except safetensors.SafetensorError as error:
+            raise CheckpointError(
+                f"{self.histograms_path} is damaged",
+                "delete it: the run's checkpoint has the same, and going on writes it again.",
+            ) from error
 
     def save_result(self, result: Mapping[str, Any]) -> None:
         """Write how the run ended."""
@@ -88,6 +119,28 @@ class RunFolder:
                 f"{self.result_path} is damaged", "delete it: the run then goes on."
             )
         return result
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """The rows of a history, to the last bit; what is blank is left out. Empty where none is."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: float(text) for name, text in row.items() if text} for row in rows]
+
+
+def staged_epochs(trial: Path, stages: Iterable[tuple[str, int]]) -> Iterator[dict[str, float]]:
+    """The epochs of a trial's stages in order; `rung` says to which one each belongs.
+
+    A stage is (folder, last epoch). One in the folder of an earlier stage goes on from there.
+    """
+    begun: dict[str, int] = {}
+    for rung, (name, until) in enumerate(stages):
+        for row in read_history(RunFolder(trial / name).history_path):
+            if begun.get(name, 0) < row["epoch"] <= until:
+                yield {"rung": float(rung), **row}
+        begun[name] = until
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

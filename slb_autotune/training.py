@@ -29,15 +29,11 @@ from slb_autotune.machine import check_precision, free_memory, isolated, resolve
 from slb_autotune.nets import build_network
 from slb_autotune.optim import clip_gradients, learning_rate, make_optimizer
 from slb_autotune.quant.convert import quantize
-from slb_autotune.quant.diagnostics import (
-    all_codes,
-    layer_diagnostics,
-    set_temperature,
-    slb_layers,
-)
+from slb_autotune.quant.diagnostics import all_codes, layer_diagnostics, weight_histograms
+from slb_autotune.quant.layers import low_bit_layers
 from slb_autotune.quant.schedules import temperature
 from slb_autotune.quant.state_norm import calibrate, eps_share, state_norms
-from slb_autotune.quant.states import network_state
+from slb_autotune.quant.states import network_state, set_temperature
 from slb_autotune.run_folder import RunFolder, load_tensors
 
 Report = Callable[..., object]
@@ -124,8 +120,10 @@ class Trial:
         self.scaler = torch.amp.GradScaler("cuda", enabled=config.amp == "fp16")
         self.steps = self.train_split.steps(config.batch_size)
         self.history: list[dict[str, float]] = []
+        self.histograms: dict[str, Tensor] = {}
         self.eps_share_start = math.nan
-        self.quantised = bool(slb_layers(self.network))
+        self.quantised = bool(low_bit_layers(self.network))
+        self.soft = is_soft(self.network)
 
     @property
     def epochs_done(self) -> int:
@@ -139,11 +137,11 @@ class Trial:
 
     def start(self, files: RunFolder | None) -> None:
         """Take up the folder's checkpoint, or begin, and leave a checkpoint of the beginning."""
-        state = files.load_checkpoint() if files is not None else None
-        if state is not None:
+        if files is not None and (state := files.load_checkpoint()) is not None:
             self.resume(state)
+            files.save_tables(state)
             return
-        if self.quantised:
+        if self.soft:
             set_temperature(self.network, self.config.temperature.T_s)
             self.eps_share_start = eps_share(self.network, self._inputs("eps", 0, 1))
         if files is not None:
@@ -161,7 +159,8 @@ class Trial:
         if self.quantised:
             total = layer_diagnostics(self.network, codes).iloc[-1]
             names = ("quantization_gap", "frozen_fraction", "flip_rate", "entropy")
-            row |= {name: float(total[name]) for name in names}
+            row |= {name: float(total[name]) for name in names if total[name] == total[name]}
+            self._keep_histograms(epoch)
         row["seconds"] = time.perf_counter() - began
         self.history.append(row)
         return row
@@ -181,7 +180,7 @@ class Trial:
         for i, (x, y) in enumerate(self._batches(seed)):
             iteration = epoch * self.steps + i
             T = self._temperature(epoch, iteration)
-            set_temperature(self.network, T)
+            set_temperature(self.network, T, iteration / (config.epochs * self.steps))
             lr = self._set_learning_rate(iteration)
             self.optimizer.zero_grad(set_to_none=True)
             with self._autocast():
@@ -200,10 +199,15 @@ class Trial:
 
     def calibrate(self, epoch: int) -> None:
         """Re-estimate the statistics, where the state BN asks for it."""
-        if self.quantised and self.config.norm.mode == "calibrate":
+        if self.soft and self.config.norm.mode == "calibrate":
             batches = self.config.norm.batches
             calibrate(self.network, self._inputs("calibrate", epoch, batches), "discrete")
             calibrate(self.network, self._inputs("calibrate", epoch, batches), "continuous")
+
+    def _keep_histograms(self, epoch: int) -> None:
+        for name, row in weight_histograms(self.network, epoch + 1).items():
+            kept = self.histograms.get(name)
+            self.histograms[name] = row if kept is None else torch.cat([kept, row])
 
     def validate(self) -> dict[str, float]:
         """Metrics on the validation part, where there is one."""
@@ -250,6 +254,7 @@ class Trial:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "history": self.history,
+            "histograms": self.histograms,
             "eps_share_start": self.eps_share_start,
             "config": self.config.to_json(),
         }
@@ -260,15 +265,17 @@ class Trial:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.history = list(state["history"])
+        self.histograms = dict(state.get("histograms", {}))
         self.eps_share_start = state["eps_share_start"]
         if self.history:
-            set_temperature(self.network, self.history[-1]["temperature"])
+            done = self.epochs_done / self.config.epochs
+            set_temperature(self.network, self.history[-1]["temperature"], done)
 
     def result(self, cost: Cost) -> TrainResult:
         """The end: the last row with the costs, eps's share, and the seconds of all epochs."""
         history = pd.DataFrame(self.history)
         metrics = {**self.history[-1], **cost.metrics()}
-        if self.quantised:
+        if self.soft:
             metrics["eps_share_start"] = self.eps_share_start
         metrics["seconds"] = float(history["seconds"].sum())
         metrics["train_images"] = self.images
@@ -400,7 +407,7 @@ def measure(
     """Metrics of the quantised network, and of the continuous one ending in `_continuous`."""
     network.eval()
     values = _measure(network, split, config, info)
-    if slb_layers(network):
+    if is_soft(network):
         with network_state(network, "continuous"):
             continuous = _measure(network, split, config, info)
         values |= {f"{name}_continuous": value for name, value in continuous.items()}
@@ -437,6 +444,11 @@ def _measure(
     }
 
 
+def is_soft(network: nn.Module) -> bool:
+    """Whether a weight of training differs from the one of inference."""
+    return any(layer.soft for layer in low_bit_layers(network).values())
+
+
 def prefixed(prefix: str, values: dict[str, float]) -> dict[str, float]:
     """The same values under `prefix_name`."""
     return {f"{prefix}_{name}": value for name, value in values.items()}
@@ -457,12 +469,12 @@ def load_run(folder: Path | str, device: torch.device) -> tuple[TrialConfig, nn.
     with isolated(config.threads, device):
         network = make_network(blank, data.info(config.data), device)
     load_into(network, state["network"])
-    set_temperature(network, state["history"][-1]["temperature"])
+    set_temperature(network, state["history"][-1]["temperature"], 1.0)
     return config, network.eval()
 
 
 def evaluate(folder: Path | str, *, device: str = "auto") -> dict[str, float]:
-    """Metrics of a finished run on the test set, which nothing but this touches."""
+    """Metrics of a finished run on the test set, which training never touches."""
     target = resolve_device(device)
     config, network = load_run(folder, target)
     if target.type != "cuda":

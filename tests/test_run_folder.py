@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from slb_autotune.errors import CheckpointError
-from slb_autotune.run_folder import RunFolder, load_tensors, write_atomically
+from slb_autotune.run_folder import (
+    RunFolder,
+    load_tensors,
+    read_history,
+    staged_epochs,
+    write_atomically,
+)
 from slb_autotune.version import VERSION
 from tests.builders import tiny_config
 
@@ -18,6 +24,7 @@ STATE = {
     "optimizer": {},
     "history": [{"epoch": 1, "train_loss": 0.5}],
     "epoch": 1,
+    "histograms": {"layer": torch.arange(43.0).view(1, 43)},
 }
 
 
@@ -70,12 +77,31 @@ def test_a_checkpoint_comes_back_with_the_history_beside_it(folder):
     assert state["epoch"] == 1
     assert state["version"] == VERSION
     assert pd.read_csv(folder.history_path).to_dict("records") == STATE["history"]
-    assert names(folder) == {"config.yaml", "checkpoint.pt", "history.csv"}
+    assert torch.equal(folder.histograms()["layer"], STATE["histograms"]["layer"])
+    kept = {"config.yaml", "checkpoint.pt", "history.csv", "histograms.safetensors"}
+    assert names(folder) == kept
 
 
 def test_there_is_nothing_at_the_start(folder):
     assert folder.load_checkpoint() is None
     assert folder.result() is None
+    assert folder.histograms() == {}
+
+
+def test_a_network_without_low_bit_layers_has_no_histograms(folder):
+    folder.open(tiny_config())
+    folder.save_checkpoint({**STATE, "histograms": {}})
+    assert names(folder) == {"config.yaml", "checkpoint.pt", "history.csv"}
+
+
+def test_damaged_histograms_give_one_clear_sentence(folder):
+    folder.open(tiny_config())
+    folder.save_checkpoint(STATE)
+    whole = folder.histograms_path.read_bytes()
+    for content in (whole[:-1], b"noise", b""):
+        folder.histograms_path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"histograms.safetensors is damaged Hint"):
+            folder.histograms()
 
 
 def test_a_result_comes_back(folder):
@@ -207,3 +233,21 @@ def test_a_damaged_result_gives_one_clear_sentence(folder):
     folder.result_path.write_text("{")
     with pytest.raises(CheckpointError):
         folder.result()
+
+
+def test_a_history_is_read_to_the_last_bit_without_what_is_blank(folder, tmp_path):
+    rows = [{"epoch": 1, "train_loss": 0.1 + 0.2}, {"epoch": 2, "train_loss": 1 / 3, "lr": 1e-300}]
+    folder.path.mkdir()
+    folder.save_tables({"history": rows})
+    assert read_history(folder.history_path) == rows
+    assert read_history(tmp_path / "nothing.csv") == []
+
+
+def test_stages_in_one_folder_go_on_from_each_other(tmp_path):
+    for name, epochs in (("rung0", 2), ("full", 4)):
+        run = RunFolder(tmp_path / name)
+        run.path.mkdir()
+        run.save_tables({"history": [{"epoch": e} for e in range(1, epochs + 1)]})
+    stages = [("rung0", 2), ("full", 1), ("full", 3), ("full", 4), ("unborn", 9)]
+    found = [(row["rung"], row["epoch"]) for row in staged_epochs(tmp_path, stages)]
+    assert found == [(0, 1), (0, 2), (1, 1), (2, 2), (2, 3), (3, 4)]

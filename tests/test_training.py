@@ -217,9 +217,34 @@ def test_killed_at_any_moment_and_resumed_is_bit_identical(tmp_path: Path) -> No
         process.wait()
     assert RunFolder(folder).load_checkpoint()["epoch"] >= 4
     resumed = train(config, folder=folder)
-    whole = train(config)
+    whole = train(config, folder=tmp_path / "whole")
     assert same(resumed.history, whole.history)
     assert same_weights(resumed.network.state_dict(), whole.network.state_dict())
+    kept = [path / "histograms.safetensors" for path in (folder, tmp_path / "whole")]
+    assert kept[0].read_bytes() == kept[1].read_bytes()
+
+
+@pytest.mark.parametrize("method", ["slb", "dorefa"])
+def test_a_kill_between_the_files_of_an_epoch_loses_none(tmp_path: Path, method: str) -> None:
+    """Also in the last epoch, after which nothing is trained any more."""
+    files = RunFolder(tmp_path)
+    left: dict[int, tuple[bytes, bytes]] = {}
+
+    def keep(**row: float) -> None:
+        left[int(row["epoch"])] = (
+            files.histograms_path.read_bytes(),
+            files.history_path.read_bytes(),
+        )
+
+    train(small(epochs=3, method=method), keep, folder=tmp_path)
+    histograms = files.histograms()
+    assert all(rows[:, 0].tolist() == [1, 2, 3] for rows in histograms.values())
+    assert len(histograms) == 18
+    files.histograms_path.write_bytes(left[2][0])
+    files.history_path.write_bytes(left[2][1])
+    train(small(epochs=3, method=method), folder=tmp_path)
+    assert files.histograms_path.read_bytes() == left[3][0]
+    assert files.history_path.read_bytes() == left[3][1]
 
 
 class TestFailures:

@@ -60,9 +60,11 @@ def _histogram(layer: LowBitLayer, epoch: int) -> Tensor:
     weight = layer.continuous_weight() if layer.soft else layer.trained
     # On the CPU, since a GPU refuses to count where its results must be the same every time.
     weight = weight.detach().cpu().double()
-    largest = 1.0 if isinstance(layer, SLBLayer) else weight.nan_to_num(0, 0, 0).abs().max()
-    reach = float(largest) or 1.0
-    counts = torch.histc(weight, BINS, -reach, reach)
+    if isinstance(layer, SLBLayer):
+        weight, reach = weight.clamp(-1, 1), 1.0  # rounding may put it a hair outside
+    else:
+        reach = float(weight.nan_to_num(0, 0, 0).abs().max()) or 1.0
+    counts = torch.histc(weight, BINS, -reach, reach).float()
     return torch.cat([torch.tensor([float(epoch), reach]), counts]).unsqueeze(0)
 
 

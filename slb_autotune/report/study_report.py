@@ -8,23 +8,32 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from slb_autotune.report import figures, tables
+from slb_autotune.report import figures, own_tables, table, trained
 from slb_autotune.report.page import PageContent, render_page
-from slb_autotune.run_folder import write_atomically
+from slb_autotune.run_folder import RunFolder, write_atomically
 from slb_autotune.search.frames import epoch_frame, run_frame
-from slb_autotune.search.learned import importances, lessons
+from slb_autotune.search.learned import best, first_learned, importances, lessons
 from slb_autotune.search.ledger import Ledger
 from slb_autotune.version import VERSION
 
 
-def write_study_report(ledger: Ledger, folder: Path) -> Path:
-    """Write `index.html`, figures (PNG and SVG) and tables into `folder`; the page's path."""
+def write_study_report(
+    ledger: Ledger, folder: Path, *, layer: str | None = None, picture: int = 1
+) -> Path:
+    """Write `index.html`, figures (PNG and SVG) and tables into `folder`; the page's path.
+
+    `layer` is the one whose weights are shown, `picture` the one of super-resolution.
+    """
     runs, epochs = run_frame(ledger), epoch_frame(ledger)
-    drawn = list(study_figures(ledger, runs, epochs))
+    drawn = [
+        *study_figures(ledger, runs, epochs),
+        *weight_figures(ledger, layer),
+        *trained.strips(ledger, picture),
+    ]
     for name, _, figure in drawn:
         figures.save(figure, folder / "figures" / name)
-    own = [table for table in tables.own_tables(runs) if table.rows]
-    tables.write_tables(own, folder / "tables")
+    own = [found for found in own_tables.own_tables(runs) if found.rows]
+    table.write_tables(own, folder / "tables")
     content = PageContent(
         study=ledger.config.name,
         question=question(ledger),
@@ -32,7 +41,7 @@ def write_study_report(ledger: Ledger, folder: Path) -> Path:
         objectives=dict(zip(ledger.goals.metrics, ledger.goals.directions, strict=True)),
         runs=runs,
         epochs=epochs,
-        tables=[(table.title, tables.to_html(table)) for table in own],
+        tables=[(found.title, table.to_html(found)) for found in own],
         figures=[(caption, figures.svg_text(figure, name)) for name, caption, figure in drawn],
         reproduce=commands(ledger),
         notes=notes(ledger),
@@ -134,6 +143,19 @@ def study_figures(
         "Gap between W_q and W_c, frozen weights and flips of the front's members.",
         figures.draw_diagnostics(epochs, members or None),
     )
+
+
+def weight_figures(ledger: Ledger, layer: str | None) -> Iterator[tuple[str, str, Figure]]:
+    """The weights of the best low-bit member of the front, one of SLB's if there is one."""
+    members = [record for record in ledger.front() if record.config.quantises]
+    own = [record for record in members if record.config.method == "slb"]
+    record = best(ledger, own or members, first_learned(ledger) or 0)
+    if record is None:
+        return
+    folder = trained.run_folder(ledger, record)
+    if layer is not None or RunFolder(folder).histograms_path.exists():
+        name, figure = trained.weights(folder, layer)
+        yield "weights", f"Weights of {name} of trial {record.number} over training.", figure
 
 
 def importance_table(ledger: Ledger) -> pd.DataFrame:

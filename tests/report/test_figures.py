@@ -744,9 +744,16 @@ def test_the_strip_shows_one_picture_whole_and_the_same_detail_of_all():
     np.testing.assert_allclose(second.images[0].get_array(), small[10:14, 5:13] / 255)
     np.testing.assert_allclose(third.images[0].get_array(), large[20:28, 10:26, 0])
     (box,) = whole.patches
-    assert (*box.get_xy(), box.get_width(), box.get_height()) == (10, 20, 16, 8)
-    assert "small 24.31 dB" in words(figure)
+    assert (*box.get_xy(), box.get_width(), box.get_height()) == (9.5, 19.5, 16, 8)
+    assert "small   24.31 dB" in words(figure)
     assert "original" in words(figure)
+
+
+@pytest.mark.parametrize(("count", "shape"), [(1, (1, 2)), (3, (1, 4)), (4, (2, 3)), (5, (2, 3))])
+def test_a_strip_of_many_pictures_has_two_rows_and_no_empty_frame(count, shape):
+    figure = rendered(figures.draw_strip([("black", np.zeros((10, 20)), 30.0)] * count))
+    assert len(figure.axes) == 1 + count
+    assert figure.axes[0].get_gridspec().get_geometry() == shape
 
 
 def test_a_box_beyond_the_picture_is_cut_to_it():

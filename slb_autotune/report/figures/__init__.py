@@ -6,8 +6,12 @@ from slb_autotune.report.figures.curves import (
     draw_weight_histogram,
 )
 from slb_autotune.report.figures.fronts import draw_bits, draw_front, draw_hypervolume
-from slb_autotune.report.figures.interactive import interactive_front, interactive_hypervolume
-from slb_autotune.report.figures.pictures import draw_strip
+from slb_autotune.report.figures.interactive import (
+    interactive_front,
+    interactive_hypervolume,
+    interactive_page,
+)
+from slb_autotune.report.figures.pictures import Box, Picture, draw_strip
 from slb_autotune.report.figures.searching import (
     draw_budgets,
     draw_importance,
@@ -18,6 +22,8 @@ from slb_autotune.report.figures.theme import THEMES, save, svg_text
 
 __all__ = [
     "THEMES",
+    "Box",
+    "Picture",
     "draw_bits",
     "draw_budgets",
     "draw_diagnostics",
@@ -31,6 +37,7 @@ __all__ = [
     "draw_weight_histogram",
     "interactive_front",
     "interactive_hypervolume",
+    "interactive_page",
     "save",
     "svg_text",
 ]

@@ -423,7 +423,9 @@ def _rank(early: pd.Series[float], late: pd.Series[float]) -> tuple[float, float
     count = len(both)
     if count < _FEWEST_FOR_CORRELATION or (both.nunique() < 2).any():
         return math.nan, math.nan, math.nan, count
-    r = float(np.corrcoef(both.rank().to_numpy().T)[0, 1])
+    from slb_autotune.search.rungs import correlation
+
+    r = correlation(0, 0, both.iloc[:, 0], both.iloc[:, 1]).spearman
     return (r, *interval(r, count), count)
 
 

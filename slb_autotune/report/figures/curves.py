@@ -227,9 +227,12 @@ def _draw_spread(
 
 
 def draw_weight_histogram(
-    histograms: Sequence[compute.Histogram], layer: str = "", theme: str = "light"
+    histograms: Sequence[compute.Histogram],
+    layer: str = "",
+    symbol: str = "W_c",
+    theme: str = "light",
 ) -> Figure:
-    """The continuous weights W_c of a layer over training, a ridge an epoch, the first on top."""
+    """The continuous weights of a layer over training, a ridge an epoch, the first on top."""
     look = find_theme(theme)
     chosen = compute.evenly(sorted(histograms, key=lambda item: item[0]), _MOST_RIDGES)
     ridges = [(item[0], found) for item in chosen if (found := compute.densities(item))]
@@ -240,7 +243,7 @@ def draw_weight_histogram(
     step = 1.0
     for place, (_, (edges, heights)) in enumerate(ridges):
         base = -step * place
-        tops = base + 1.35 * heights / heights.max()
+        tops = base + 0.85 * heights / heights.max()
         depth = place / max(1, len(ridges) - 1)
         axes.stairs(
             tops,
@@ -259,8 +262,8 @@ def draw_weight_histogram(
     )
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)
-    axes.set_ylim(-step * (len(ridges) - 1) - 0.15, 1.5)
-    axes.set_xlabel(typeset("W_c"))
+    axes.set_ylim(-step * (len(ridges) - 1) - 0.15, 1.0)
+    axes.set_xlabel(typeset(symbol))
     title(axes, f"continuous weights of {layer}" if layer else "continuous weights", look)
     note(figure, "Each ridge is the density of the weights, scaled to its own peak.", look)
     return figure

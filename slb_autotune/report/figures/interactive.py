@@ -1,4 +1,7 @@
-"""The front and its hypervolume as Plotly figures: plain dictionaries that JSON can hold."""
+"""The front and its hypervolume as Plotly figures: plain dictionaries that JSON can hold.
+
+Plotly itself is needed only to make an HTML file of them.
+"""
 
 from __future__ import annotations
 
@@ -133,6 +136,20 @@ def interactive_hypervolume(
         )
     layout = _layout("trials ended", "hypervolume (share of the box)", look, log=False)
     return {"data": traces, "layout": layout}
+
+
+def interactive_page(title: str, figures: Mapping[str, dict[str, Any]]) -> str | None:
+    """Figures as one HTML file that asks for nothing; None where plotly is not installed."""
+    try:
+        from plotly.io import to_html
+    except ImportError:
+        return None
+    parts = [
+        to_html(figure, full_html=False, include_plotlyjs=position == 0, div_id=name)
+        for position, (name, figure) in enumerate(figures.items())
+    ]
+    head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}'
+    return "\n".join([f"{head}</title></head><body>", *parts, "</body></html>", ""])
 
 
 def _layout(x: str, y: str, look: Theme, log: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The strip of pictures of super-resolution: one whole, then the same detail of each."""
+"""The strip of pictures of super-resolution: the first whole, then the same detail of each."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from slb_autotune.report.figures.theme import (
     Theme,
     find_theme,
     new_figure,
+    note,
     plain,
     sentence,
 )
@@ -39,22 +40,28 @@ def draw_strip(
     arrays = [_pixels(title, picture) for title, picture, _ in pictures]
     box = _inside(zoom, arrays[0])
     rows = 1 if len(pictures) <= 3 else 2
-    columns = math.ceil(len(pictures) / rows)
+    columns = math.ceil((1 + len(pictures)) / rows)
     height, width = arrays[0].shape[:2]
-    whole = min(1.4, max(0.6, width / height)) * (1.0 if rows == 1 else 1.5)
-    inches = SIZE[0] / (whole + columns * 1.06)
-    figure = new_figure(look, (SIZE[0], rows * (inches * box[3] / box[2] + 0.45)))
-    grid = figure.add_gridspec(rows, columns + 1, width_ratios=[whole, *[1.0] * columns])
-    first = figure.add_subplot(grid[:, 0])
-    _show(first, arrays[0], look)
-    first.add_patch(
-        Rectangle(box[:2], box[2], box[3], fill=False, edgecolor=look.colours[1], linewidth=1.8)
+    tallest = max(height / width, box[3] / box[2])
+    figure = new_figure(look, (SIZE[0], rows * (SIZE[0] / columns * tallest + 0.2) + 0.3))
+    whole, *panels = (figure.add_subplot(rows, columns, i + 1) for i in range(1 + len(pictures)))
+    _show(whole, arrays[0], look)
+    whole.add_patch(
+        Rectangle(
+            (box[0] - 0.5, box[1] - 0.5),  # a pixel's centre is at a whole number
+            box[2],
+            box[3],
+            fill=False,
+            edgecolor=look.colours[1],
+            linewidth=1.5,
+            clip_on=False,  # its line is seen at the picture's edge too
+        )
     )
-    _caption(first, pictures[0][0], None, look)
-    for index, (picture, array) in enumerate(zip(pictures, arrays, strict=True)):
-        axes = figure.add_subplot(grid[index // columns, 1 + index % columns])
+    _caption(whole, "whole picture", None, look)
+    for axes, (name, _, psnr), array in zip(panels, pictures, arrays, strict=True):
         _show(axes, _crop(array, box, (height, width)), look)
-        _caption(axes, picture[0], picture[2], look)
+        _caption(axes, name, psnr, look)
+    note(figure, "The box is the detail that is enlarged. PSNR is of the whole picture.", look)
     return figure
 
 
@@ -96,7 +103,9 @@ def _crop(array: NDArray[np.float64], box: Box, size: tuple[int, int]) -> NDArra
 
 
 def _show(axes: Axes, array: NDArray[np.float64], look: Theme) -> None:
-    axes.imshow(array, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
+    # "none" leaves pixels as they are, in an SVG too; "nearest" would resample them there.
+    axes.imshow(array, cmap="gray", vmin=0.0, vmax=1.0, interpolation="none")
+    axes.set_anchor("S")  # captions in one line, where shapes differ
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -106,5 +115,5 @@ def _show(axes: Axes, array: NDArray[np.float64], look: Theme) -> None:
 def _caption(axes: Axes, title: str, psnr: float | None, look: Theme) -> None:
     known = psnr is not None and math.isfinite(psnr)
     name = plain(title)
-    words = f"{name}\n{psnr:.2f} dB" if known else name
-    axes.set_xlabel(words, fontsize=SMALL, color=look.ink, linespacing=1.4)
+    words = f"{name}   {psnr:.2f} dB" if known else name
+    axes.set_xlabel(words, fontsize=SMALL, color=look.ink)
