@@ -1,5 +1,7 @@
 """Every test runs on one thread: that is how trials run, and test processes share the cores."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,3 +10,14 @@ import torch
 def one_thread() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database: making its tables takes seconds."""
+    from slb_autotune.tracking import make_client, settle_environment
+
+    settle_environment()
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    make_client(f"sqlite:///{path}").search_experiments()
+    return path

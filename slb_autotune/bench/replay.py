@@ -25,7 +25,6 @@ from slb_autotune.errors import DataError
 from slb_autotune.pareto import front, hypervolume
 from slb_autotune.run_table import read_epochs, read_runs
 from slb_autotune.search.folder import blank_ledger
-from slb_autotune.search.rungs import correlation
 from slb_autotune.search.study import enqueue_first_trials
 from slb_autotune.study_config import Direction, StudyConfig
 
@@ -55,6 +54,7 @@ class Truth:
         self.keys = dict(zip(params, trials, strict=True))
         self.size = dict(zip(trials, done["size_bytes"].astype(int).tolist(), strict=True))
         self.epochs = int(done["epochs"].iloc[0])
+        self.table = epochs[epochs["trial"].isin(trials)]
         last = int(epochs["rung"].max())
         self.full = _curves(epochs[epochs["rung"] == last])
         self.compressed = {
@@ -251,15 +251,11 @@ def compare(truth: Truth, config: StudyConfig, seeds: int) -> pd.DataFrame:
 
 def rung_correlations(truth: Truth) -> pd.DataFrame:
     """How well a small budget foretells the end, for both ways to spend it."""
-    trials = list(truth.keys.values())
-    final = [truth.result(trial)[0] for trial in trials]
-    rows = []
-    for epochs in sorted(truth.compressed):
-        for budget, run in (("prefix", truth.epochs), ("compressed", epochs)):
-            early = [truth.at(trial, epochs, run) for trial in trials]
-            found = correlation(0, epochs, early, final)
-            rows.append({"budget": budget, "epochs": epochs, "spearman": found.spearman})
-    return pd.DataFrame(rows)
+    from slb_autotune.report.figures import compute
+
+    table = compute.rung_correlations(truth.table, METRICS[0], truth.epochs)
+    both = table[table["epochs"].isin(list(truth.compressed))]
+    return both.sort_values("epochs", kind="stable", ignore_index=True)
 
 
 def default_study(path: Path) -> StudyConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,7 @@ import pandas as pd
 from slb_autotune.config import TrialConfig
 from slb_autotune.machine import resolve_device
 from slb_autotune.quant.convert import resolve_bits
-from slb_autotune.run_folder import RunFolder
+from slb_autotune.run_folder import staged_epochs
 from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, config_columns, typed
 from slb_autotune.search.ledger import Ledger, Record
 from slb_autotune.search.rungs import phases
@@ -41,6 +40,15 @@ def weight_bits_of(ledger: Ledger, config: TrialConfig) -> dict[str, int]:
     return resolve_bits("weight_bits", config.weight_bits, ledger.costs.layers(config))
 
 
+def stages_of(ledger: Ledger, record: Record) -> tuple[tuple[str, int], ...]:
+    """What a trial goes through: (folder, last epoch) of each phase."""
+    epochs, folder = record.config.epochs, ledger.trial_folder(record.number)
+    return tuple(
+        (phase_folder(folder, phase, epochs).name, phase.until)
+        for phase in phases(ledger.config.early_stopping, epochs)
+    )
+
+
 def _run_row(ledger: Ledger, record: Record, front: set[int]) -> dict[str, Any]:
     config = record.config
     metrics = record.metrics or ledger.costs.cost(config).metrics()
@@ -66,25 +74,6 @@ def _run_row(ledger: Ledger, record: Record, front: set[int]) -> dict[str, Any]:
 
 
 def _epoch_rows(ledger: Ledger, record: Record) -> Iterator[dict[str, Any]]:
-    stages = phases(ledger.config.early_stopping, record.config.epochs)
-    trial = ledger.trial_folder(record.number)
-    begun = 0
-    for position, phase in enumerate(stages):
-        history = RunFolder(phase_folder(trial, phase, record.config.epochs)).history_path
-        first = begun if position and stages[position - 1].epochs == phase.epochs else 0
-        begun = phase.until
-        for row in _read_history(history):
-            if first < row["epoch"] <= phase.until:
-                yield {
-                    **row,
-                    "study": ledger.config.name,
-                    "trial": record.number,
-                    "rung": phase.rung,
-                }
-
-
-def _read_history(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    frame = pd.read_csv(path)
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    marks = {"study": ledger.config.name, "trial": record.number}
+    for row in staged_epochs(ledger.trial_folder(record.number), stages_of(ledger, record)):
+        yield {**row, **marks}

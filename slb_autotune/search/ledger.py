@@ -374,13 +374,15 @@ class Ledger:
             )
         ]
 
-    def front(self) -> list[Record]:
-        """The Pareto front, ordered by the last objective; equal trials once."""
-        records = [record for record in self.results() if record.status == "done"]
-        if not records:
+    def front(self, records: Iterable[Record] | None = None) -> list[Record]:
+        """The Pareto front of all results or of these, ordered by the last objective; equal
+        trials once."""
+        chosen = self.results() if records is None else records
+        done = [record for record in chosen if record.status == "done"]
+        if not done:
             return []
-        mask = front([self._values(r.metrics) for r in records], self.goals.directions)
-        members = [record for record, on in zip(records, mask, strict=True) if on]
+        mask = front([self._values(r.metrics) for r in done], self.goals.directions)
+        members = [record for record, on in zip(done, mask, strict=True) if on]
         return sorted(members, key=lambda r: self._values(r.metrics)[::-1])
 
     def reference(self) -> list[float]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import platform
+from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
 
-from slb_autotune.search.frames import weight_bits_of
+from slb_autotune.search.frames import stages_of, weight_bits_of
 from slb_autotune.search.ledger import Ledger, Record
-from slb_autotune.search.rungs import phases
-from slb_autotune.search.work import phase_folder
 from slb_autotune.study_config import NO_MLFLOW
 from slb_autotune.tracking import StudyEntry, Tracker, TrialEntry
 from slb_autotune.version import VERSION
@@ -28,9 +27,10 @@ class Recorder:
         self.tracker = Tracker(
             config.storage.mlflow, Path(config.storage.folder), config.name, ledger.folder
         )
-        self.hypervolume: list[tuple[int, float]] = []
+        self.ended: set[int] = set()
         self.front: list[Record] = []
-        self.ended = -1
+        self.fronts: list[tuple[int, pd.DataFrame]] = []
+        self.hypervolume: list[tuple[int, float]] = []
         self.first = True
 
     def start(self) -> None:
@@ -42,14 +42,11 @@ class Recorder:
         """Hand over the trials that changed since the last time."""
         changed = set(self.ledger.records) if self.first else self.ledger.take_changed()
         self.first = False
-        ended = len(self.ledger.with_status(*ENDED))
-        if ended != self.ended:
-            self.ended = ended
-            before, self.front = {r.number for r in self.front}, self.ledger.front()
-            changed |= before ^ {record.number for record in self.front}
-            self.hypervolume.append((ended, self.ledger.hypervolume()))
+        before = {record.number for record in self.front}
+        self._follow(self._newly_ended())
+        members = {record.number for record in self.front}
+        changed |= before ^ members
         if changed or status != "running":
-            members = {record.number for record in self.front}
             records = [self.ledger.records[n] for n in sorted(changed)]
             self.tracker.submit(self._study(status), [self._trial(r, members) for r in records])
 
@@ -62,12 +59,39 @@ class Recorder:
         self.tell(status)
         return self.tracker.close(CLOSING_SECONDS)
 
-    def _study(self, status: str) -> StudyEntry:
+    def _newly_ended(self) -> list[Record]:
+        """Trials that ended since the last time, in the order in which they did.
+
+        A session that goes on follows those before it again: MLflow may have missed some.
+        """
+        records = [r for r in self.ledger.with_status(*ENDED) if r.number not in self.ended]
+        if len(records) > 1:
+            trials = self.ledger.study.get_trials(deepcopy=False)
+            records.sort(key=lambda r: trials[r.number].datetime_complete or datetime.max)
+        return records
+
+    def _follow(self, records: list[Record]) -> None:
+        """Keep the hypervolume after each trial, and the front after each that changed it."""
         ledger = self.ledger
+        results = {record.number for record in ledger.results()} if records else set()
+        for record in records:
+            self.ended.add(record.number)
+            if record.number in results:
+                before, self.front = self.front, ledger.front([*self.front, record])
+                if self.front != before:
+                    self.fronts.append((len(self.ended), self._front_table()))
+            self.hypervolume.append((len(self.ended), ledger.hypervolume(self.front)))
+
+    def _front_table(self) -> pd.DataFrame:
+        metrics = self.ledger.goals.metrics
         rows = [
-            {"trial": r.number, **{m: r.metrics[m] for m in ledger.goals.metrics}, **r.params}
+            {"trial": r.number, **{m: r.metrics[m] for m in metrics}, **r.params}
             for r in self.front
         ]
+        return pd.DataFrame(rows)
+
+    def _study(self, status: str) -> StudyEntry:
+        ledger = self.ledger
         tags = {
             "study": ledger.config.name,
             "version": VERSION,
@@ -79,16 +103,14 @@ class Recorder:
             name=ledger.config.name,
             folder=ledger.folder,
             started=self.started,
-            hypervolume=self.hypervolume,
-            front=pd.DataFrame(rows),
+            hypervolume=list(self.hypervolume),
+            fronts=list(self.fronts),
             tags=tags,
             status=status,
         )
 
     def _trial(self, record: Record, members: set[int]) -> TrialEntry:
         ledger = self.ledger
-        folder = ledger.trial_folder(record.number)
-        stages = phases(ledger.config.early_stopping, record.config.epochs)
         return TrialEntry(
             number=record.number,
             status=record.status,
@@ -100,13 +122,10 @@ class Recorder:
             metrics=record.metrics,
             bits=weight_bits_of(ledger, record.config),
             on_front=record.number in members,
-            folder=folder,
+            folder=ledger.trial_folder(record.number),
             started=record.started,
+            stages=stages_of(ledger, record),
             epochs_spent=record.epochs,
-            stages=tuple(
-                (phase_folder(folder, phase, record.config.epochs).name, phase.until)
-                for phase in stages
-            ),
         )
 
 
