@@ -20,8 +20,10 @@ os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 # Ray shows its token by itself where it starts a cluster; where it joins one it must be told to.
-_TOKEN = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-if "ray" not in sys.modules and (_TOKEN or (Path.home() / ".ray" / "auth_token").exists()):
+if "ray" not in sys.modules and (
+    {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    or (Path.home() / ".ray" / "auth_token").exists()
+):
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray

@@ -22,7 +22,6 @@ import pandas as pd
 import pytest
 
 from slb_autotune.errors import InputError
-from slb_autotune.report.paper import MINUS, TIMES, read_published, read_references
 from slb_autotune.report.own_tables import (
     best_schedules,
     front_table,
@@ -32,6 +31,7 @@ from slb_autotune.report.own_tables import (
     search_against_confirmed,
     search_against_uniform,
 )
+from slb_autotune.report.paper import MINUS, TIMES, read_published, read_references
 from slb_autotune.report.table import (
     RENDERERS,
     Column,

@@ -74,8 +74,8 @@ class RoundedLayer(LowBitLayer):
 
     @property
     def soft(self) -> bool:  # type: ignore[override]
-        """As the method says."""
-        return self.quantizer.soft
+        """As the method says, of the weight or of its activation quantiser."""
+        return self.quantizer.soft or getattr(self.activation, "soft", False)
 
     @property
     def trained(self) -> nn.Parameter:
@@ -120,6 +120,46 @@ class RoundedConv2d(Convolution, RoundedLayer):
 
 class RoundedLinear(Matrix, RoundedLayer):
     """A linear layer with a rounded weight."""
+
+
+class FirstBatch(nn.Module):
+    """An activation quantiser that the first batch of training sets.
+
+    The buffer `started` says whether that is done, also to a run that goes on. Reading it would
+    wait for the device, so `_settled` spares every later batch the work.
+    """
+
+    started: Tensor
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+        self.register_buffer("started", torch.tensor(False))
+        self._settled = False
+
+    def first_values(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters that the first batch sets, by name."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def observe(self, x: Tensor) -> None:
+        """Set the parameters by `x`, if it is the first batch of training."""
+        if self._settled or not self.training:
+            return
+        dtype = next(self.parameters()).dtype  # half precision is too coarse for sums
+        for name, value in self.first_values(x.to(dtype)).items():
+            parameter = self.get_parameter(name)
+            parameter.copy_(torch.where(self.started, parameter, value))
+        self.started.fill_(True)
+        self._settled = True
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._settled = False
+
+    def extra_repr(self) -> str:
+        """Show the bits."""
+        return f"bits={self.bits}"
 
 
 class _PassThrough(Function):
