@@ -262,9 +262,7 @@ def methods_table(runs: pd.DataFrame) -> Table:
     rows: list[dict[str, Any]] = []
     notes = ["Mean and standard deviation over seeds, on the test set; one recipe for all."]
     for group in grouped([run for run in records(runs) if tested(run) is not None], names):
-        found = [
-            _method_row(same) for same in grouped(group, ("method", "schedule", "T_s", "T_e"))
-        ]
+        found = [_method_row(same) for same in grouped(group, setting)]
         found.sort(key=lambda row: (-row["value"], row["method"]))
         if len({row["method"] for row in found}) < 2 and found[0]["method"] != "float":
             continue

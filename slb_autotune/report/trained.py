@@ -64,8 +64,8 @@ def strips(ledger: Ledger, picture: int = 1) -> Iterator[tuple[str, str, Figure]
     for scale, records in compared(ledger).items():
         runs = [run_folder(ledger, records[method]) for method in STRIP]
         caption = (
-            f"Super-resolution by {scale}: {part} picture {picture}, and the detail of it to which "
-            "the float network adds most."
+            f"Super-resolution by {scale}: {part} picture {picture}, and the detail of it "
+            "to which the float network adds most."
         )
         try:
             figure = strip(runs, picture, part)

@@ -48,9 +48,7 @@ def _confirmation(
     metric = "test_psnr" if base.super_resolution else "test_accuracy"
     points = [
         config.updated({"seed": seed, "data.val_fraction": 0.0}).to_mapping()
-        for seed in range(
-            seeds
-        )  # a stopped confirmation has every configuration, with fewer seeds
+        for seed in range(seeds)  # one that is stopped has them all, with fewer seeds
         for config in configs
     ]
     return StudyConfig.from_mapping(

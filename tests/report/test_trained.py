@@ -141,7 +141,7 @@ def test_the_strip_of_a_search_leaves_the_test_set_alone(
 
 
 def test_a_missing_picture_is_named_and_missing_files_stop_no_report(ledger: Ledger) -> None:
-    with pytest.raises(InputError, match="there is no test picture 3 Hint: there are 2."):
+    with pytest.raises(InputError, match=r"there is no test picture 3 Hint: there are 2\."):
         list(trained.strips(ledger, 3))
     pictures = Path(str(ledger.base.data.root), "test")
     pictures.rename(pictures.with_name("away"))
