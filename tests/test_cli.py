@@ -480,5 +480,5 @@ def test_bench_shows_its_table(slb, monkeypatch):
     shown = slb("bench", "step", "--network", "vdsr", "--seconds", "1", "--threads", "1")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.split() == ["network", "side", "cpu_ratio", "resnet20", "float", "1.000"]
-    assert asked == [(["vdsr"], 1.0, 1, 100)]
+    assert asked == [(["vdsr"], 1.0, 1, 100, [])]
     assert slb("bench", "step", "--json").json() == table.to_dict("records")

@@ -84,13 +84,15 @@ class DoReFa(nn.Module):
 class Pact(nn.Module):
     """ "PACT: Parameterized Clipping Activation" (Choi et al., 2018), one learned alpha a layer.
 
-    y = clip(x, 0, alpha), rounded to 2**k levels on [0, alpha]. alpha starts at 10, as published.
+    y = clip(x, 0, alpha), rounded to 2**k levels on [0, alpha]. alpha starts at 10, as published,
+    and at 2 for 1 bit, which the paper does not have: there 10 would round all of a normalised
+    input to 0, and nothing would ever learn.
     """
 
-    def __init__(self, bits: int, alpha: float = 10.0) -> None:
+    def __init__(self, bits: int) -> None:
         super().__init__()
         self.bits = bits
-        self.alpha = nn.Parameter(torch.tensor([alpha]))
+        self.alpha = nn.Parameter(torch.tensor([2.0 if bits == 1 else 10.0]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantise `x`."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant import BiRealSign, DoReFa, Pact
@@ -26,7 +27,8 @@ def test_dorefa(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_pact(bits: int) -> None:
-    quantiser = Pact(bits, alpha=1.1)
+    quantiser = Pact(bits)
+    nn.init.constant_(quantiser.alpha, 1.1)
     n, alpha = 2**bits - 1, float(quantiser.alpha.detach())
     expected = [round(n * min(max(x, 0.0), alpha) / alpha) * alpha / n for x in X.tolist()]
     assert quantiser(X).tolist() == pytest.approx(expected)
@@ -38,6 +40,7 @@ def test_pact(bits: int) -> None:
 
 def test_pact_starts_at_ten() -> None:
     assert float(Pact(2).alpha) == 10.0
+    assert float(Pact(1).alpha) == 2.0
 
 
 def test_sign_with_the_bi_real_gradient() -> None:

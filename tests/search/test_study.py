@@ -255,4 +255,4 @@ def test_a_study_that_trains_nothing_is_recorded_like_any_other(
 def test_a_setting_that_would_be_ignored_is_refused(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["confirm", "s", "--set", "epochs=1", "--runs", str(tmp_path)])
     assert isinstance(told.exception, InputError)
-    assert "--set is for a study file" in told.exception.message
+    assert "--set and --only are for a study file" in told.exception.message
