@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,6 +53,8 @@ class _Clock(View):
 
 def idle_study(trials: int, concurrent: int) -> pd.DataFrame:
     """Wall seconds of a trial in a study of so many; the journal and all files as ever."""
+    # An idle trial has no network; that the front's members are not packed is no news.
+    logging.getLogger("slb_autotune.tracking").setLevel(logging.ERROR)
     with TemporaryDirectory() as folder:
         config = StudyConfig.from_mapping(
             {
