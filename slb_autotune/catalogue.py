@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slb_autotune.config import SHORT_NAMES, Section, TrialConfig
+from slb_autotune.config import SHORT_NAMES, Section, TrialConfig, activation_widths
 from slb_autotune.recipes import RECIPES
 from slb_autotune.registry import (
     ACTIVATIONS,
@@ -15,6 +15,7 @@ from slb_autotune.registry import (
     NETWORKS,
     SAMPLERS,
     SCHEDULES,
+    Entry,
     Registry,
 )
 
@@ -31,6 +32,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "recipes": RECIPES,
     }
     tables = {kind: _lines(registry) for kind, registry in registries.items()}
+    tables["methods"] = {name: _method(entry) for name, entry in METHODS.items()}
     tables["networks"]["torchvision:NAME"] = "any classifier of torchvision"
     tables["networks"]["MODULE:FUNCTION"] = "a function of your own that returns a network"
     tables["fields"] = _fields(TrialConfig, "")
@@ -39,6 +41,16 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 def _lines(registry: Registry) -> dict[str, str]:
     return {name: entry.summary for name, entry in registry.items()}
+
+
+def _method(entry: Entry) -> str:
+    """What it does, the bits that weights and activations can have, and who published it."""
+    details = entry.details
+    weights = "/".join(map(str, details["weight_bits"]))
+    inputs = "/".join(map(str, activation_widths(entry.name, "method"))) or "32"
+    source = details["paper"].rpartition(" (")[2].rstrip(")")
+    words = entry.summary.partition(" (")[0] if source else entry.summary
+    return f"{words}; W {weights}, A {inputs}" + (f"; {source}" if source else "")
 
 
 def _fields(section: type[Section], prefix: str) -> dict[str, str]:

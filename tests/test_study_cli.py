@@ -1,0 +1,68 @@
+"""Choosing among the points of a study file, and changing parts of a study, by options."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from slb_autotune.cli import app
+from slb_autotune.errors import InputError
+from slb_autotune.study_cli import _changed, _chosen
+from slb_autotune.study_config import StudyConfig
+from tests.builders import TINY, tiny_study
+
+POINTS = [
+    {"method": "float"},
+    {"method": "slb", "weight_bits": 1, "activation_bits": 1},
+    {"method": "slb", "weight_bits": 2, "T_e": 10},
+    {"method": "lsq", "weight_bits": 1, "activation_bits": 1},
+]
+STUDY = StudyConfig.from_mapping({"name": "list", "trial": TINY, "points": POINTS})
+
+
+@pytest.mark.parametrize(
+    ("only", "left"),
+    [
+        (["method=slb"], [1, 2]),
+        (["method=float,lsq"], [0, 3]),
+        (["weight_bits=1", "method=lsq,slb"], [1, 3]),
+        (["T_e=10.0"], [2]),
+    ],
+)
+def test_only_keeps_the_points_with_these_values(only: list[str], left: list[int]) -> None:
+    assert _chosen(STUDY, only) == [POINTS[i] for i in left]
+
+
+@pytest.mark.parametrize(
+    ("only", "words"),
+    [
+        ("method=dsq", "no point is left Hint: method can be float, slb, lsq."),
+        ("methd=slb", "got 'methd=slb' Hint: did you mean 'method'?"),
+        ("method", "takes FIELD=VALUES"),
+    ],
+)
+def test_a_choice_that_leaves_nothing_is_explained(only: str, words: str) -> None:
+    with pytest.raises(InputError) as error:
+        _chosen(STUDY, [only])
+    assert words in str(error.value)
+    with pytest.raises(InputError, match="this study has none"):
+        _chosen(tiny_study(), ["method=slb"])
+
+
+def test_set_reaches_the_trial_and_the_parts_of_the_study() -> None:
+    changes = _changed(STUDY, ["epochs=7", "resources.cpus=2", "resources.concurrent=1"])
+    study = StudyConfig.from_mapping({**STUDY.to_mapping(), **changes})
+    assert study.base().epochs == 7
+    assert (study.resources.cpus, study.resources.concurrent) == (2, 1)
+    assert study.storage == STUDY.storage
+
+
+def test_the_command_plans_the_chosen_points(tmp_path: Path) -> None:
+    path = tmp_path / "list.yaml"
+    path.write_text(yaml.safe_dump({"trial": TINY, "points": POINTS}))
+    command = ["search", str(path), "--only", "method=slb", "--dry-run", "--json"]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["trials"] == 2
