@@ -203,11 +203,17 @@ def confirm(
         ledger = read_ledger(files.config(), files)
         config = confirm_study(ledger, seeds, epochs)
     exists = StudyFolder(runs, config.name).config_path.exists()
-    outcome = run_study(config, LiveView(), resume=exists)
+    outcome = run_study(config, LiveView(), resume=exists, report=_write_report)
     table = (
         score_table(outcome.ledger) if ledger is None else confirmed_table(ledger, outcome.ledger)
     )
     print_table(table, as_json)
+    page = outcome.folder / "report" / "index.html"
+    if page.exists():
+        typer.echo(f"report     {page}", err=True)
+    if outcome.interrupted:
+        typer.echo(f"stopped; go on with: slb-autotune resume {config.name}", err=True)
+        raise typer.Exit(130)
 
 
 def recommend(
@@ -313,7 +319,13 @@ def _write_report(ledger: Ledger) -> list[Path]:
     from slb_autotune.report.recorded import recorded_files
     from slb_autotune.report.study_report import write_study_report
 
-    return recorded_files(ledger, write_study_report(ledger, ledger.folder / "report"))
+    try:
+        return recorded_files(ledger, write_study_report(ledger, ledger.folder / "report"))
+    except Exception as error:  # all trials are safe; what a report lacks must not end the study
+        words = " ".join(str(error).split()) or type(error).__name__
+        again = f"`slb-autotune report {ledger.config.name}` tries again"
+        typer.echo(f"the report could not be written: {words}; {again}.", err=True)
+        return []
 
 
 def _show(outcome: Outcome) -> None:

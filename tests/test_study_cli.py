@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from slb_autotune.cli import app
 from slb_autotune.errors import InputError
-from slb_autotune.study_cli import _changed, _chosen
+from slb_autotune.search.folder import blank_ledger
+from slb_autotune.study_cli import _changed, _chosen, _write_report
 from slb_autotune.study_config import StudyConfig
 from tests.builders import TINY, tiny_study
 
@@ -66,3 +67,18 @@ def test_the_command_plans_the_chosen_points(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, command)
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["trials"] == 2
+
+
+def test_a_report_that_fails_does_not_end_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr("slb_autotune.report.study_report.write_study_report", broken)
+    study = tiny_study(storage={"folder": str(tmp_path)})
+    assert _write_report(blank_ledger(study)) == []
+    told = capsys.readouterr().err
+    assert told == (
+        "the report could not be written: no ink; `slb-autotune report tiny` tries again.\n"
+    )
