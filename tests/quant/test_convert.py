@@ -331,3 +331,30 @@ def test_rivals_of_a_network_without_bn_get_one() -> None:
     norms = [m.norm for m in network.body if isinstance(m, LowBitLayer)]
     assert len(norms) == 2
     assert all(norm.mode == "off" for norm in norms)
+
+
+def test_bireal_net_is_the_one_of_its_paper() -> None:
+    """Each unit is x + BN(conv(sign(x))); shortcuts average and widen by a float convolution."""
+    torch.manual_seed(0)
+    network = quantize(
+        resnet18(width=4, num_classes=10, order="conv_bn_relu"),
+        1,
+        1,
+        "bireal",
+        torch.zeros(1, 3, 64, 64),
+        keep_float=["*.downsample.1"],
+    ).eval()
+    for unit in (network.layer1[2], network.layer2[0]):
+        assert isinstance(unit.act, NoRelu)
+        channels = unit.conv.weight_shape[1]
+        x = torch.randn(2, channels, 8, 8)
+        shortcut = x
+        if isinstance(unit.downsample, nn.Sequential):
+            pool, conv, norm = unit.downsample
+            assert type(conv) is nn.Conv2d
+            shortcut = norm(conv(pool(x)))
+        signs = torch.where(x >= 0, 1.0, -1.0)
+        alpha = unit.conv.weight.abs().mean(dim=(1, 2, 3), keepdim=True)
+        weight = alpha * torch.where(unit.conv.weight >= 0, 1.0, -1.0)
+        y = unit.bn(F.conv2d(signs, weight, stride=unit.conv.stride, padding=1)) + shortcut
+        torch.testing.assert_close(unit(x), y)
