@@ -93,7 +93,7 @@ def average_weight_bits(network: nn.Module, layers: list[str]) -> float:
 
 def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
     """One module's own numbers; what its children hold is theirs to report."""
-    own = sum(p.numel() for p in module.parameters(recurse=False))
+    own = sum(p.numel() for p in module.parameters(recurse=False)) - _training_only(module)
     row: dict[str, Any] = {"name": name, "weight_bits": 32, "activation_bits": 32, "macs": macs}
     if isinstance(module, LowBitLayer):
         weights = module.weight_shape.numel()
@@ -105,8 +105,7 @@ def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
         return None  # what inference needs of it is in its layer's `stored`
     elif isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
         row |= {"kind": "norm", "params": own, "bytes": 8 * module.num_features}
-    elif own - _training_only(module):
-        own -= _training_only(module)
+    elif own:
         row |= {"kind": _kind(module), "params": own, "bytes": 4 * own}
     else:
         return None

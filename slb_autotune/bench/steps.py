@@ -35,10 +35,10 @@ from slb_autotune.training import Trial, formatted, make_network
 _CPU = torch.device("cpu")
 _IMAGES = DataInfo("classification", 3, 10, 32)
 
-# What is compared with the float step. T = 1 stands for the middle of training.
-# "float again" is the same network once more: how far its ratio is from 1 is the noise.
 Sides = Mapping[str, Mapping[str, object]]
 
+# What is compared with the float step. T = 1 stands for the middle of training.
+# "float again" is the same network once more: how far its ratio is from 1 is the noise.
 SIDES: dict[str, dict[str, object]] = {
     "float": {"method": "float"},
     "float again": {"method": "float"},
