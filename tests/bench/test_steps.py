@@ -42,10 +42,16 @@ def test_the_table_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_measure_sides", lambda *_: turns)
     table = bench.step(["resnet20"], 0.0, 1, 2, ["slb"])
     assert table["side"].tolist() == sides
-    ratios = table.set_index("side")[["cpu_ratio", "wall_ratio"]]
-    assert ratios.loc["slb 1 bit"].tolist() == pytest.approx([1.5, 1.5])
+    ratios = table.set_index("side")[["cpu_ratio", "cpu_best", "wall_ratio", "wall_best"]]
+    assert ratios.loc["slb 1 bit"].tolist() == pytest.approx([1.5] * 4)
     assert (ratios.drop(index="slb 1 bit") == 1).all(axis=None)
     assert table["cpu_ms"].min() == 500
+
+
+def test_the_best_ratio_compares_the_fastest_steps() -> None:
+    times = pd.DataFrame({"float": [1.0, 4.0], "float again": [5.0, 3.0], "other": [9.0, 6.0]})
+    assert bench.best_ratio(times, "other") == 6.0 / 2.0
+    assert bench.ratio(times, "other") == (9.0 / 3.0 + 6.0 / 3.5) / 2
 
 
 def test_an_epoch_is_compared_with_its_bare_steps() -> None:

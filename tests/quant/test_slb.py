@@ -16,8 +16,10 @@ from slb_autotune.quant import slb as module
 from slb_autotune.quant.slb import (
     argmax_codes,
     expected_weight,
+    expected_weights,
     from_float,
     logits_from_weight,
+    prepare_weights,
     value_set,
 )
 
@@ -104,12 +106,85 @@ def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_probabilities_are_saved() -> None:
-    A = torch.randn(16, 64, requires_grad=True)
-    saved: list[torch.Size] = []
+    logits = [torch.randn(16, n, requires_grad=True) for n in (40, 24)]
+    saved: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        expected_weight(A, value_set(4), 1.0)
-    others = [t for t in saved if t.data_ptr() != A.data_ptr()]
+        expected_weights(logits, value_set(4), 1.0)
+    others = [t for t in saved if all(t.data_ptr() != A.data_ptr() for A in logits)]
     assert sum(t.numel() for t in others) <= 16 + 3 * 64
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3])
+def test_gradient_of_several_is_exact(bits: int) -> None:
+    shapes = [(3, 4), (2, 1, 2, 2), (5,)]
+    logits = [torch.randn(2**bits, *s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    values = value_set(bits).double()
+    assert torch.autograd.gradcheck(lambda *A: expected_weights(A, values, 1.7), logits)
+
+
+class TestPreparedWeights:
+    """W_c of all layers at once is what each layer makes for itself, and is never stale."""
+
+    def network(self) -> nn.Sequential:
+        torch.manual_seed(0)
+        widths = [1, 1, 2, 1, 2, 4]  # the last is alone with its bits
+        return nn.Sequential(*(SLBConv2d(3, 3, 3, padding=1, bits=b) for b in widths))
+
+    def results(self, network: nn.Sequential) -> list[torch.Tensor]:
+        network.zero_grad()
+        y = network(torch.ones(2, 3, 5, 5).to(memory_format=torch.channels_last))
+        y.square().sum().backward()
+        return [y.detach(), *(layer.logits.grad.clone() for layer in network)]
+
+    @pytest.mark.parametrize("block", [2**20, 400])
+    def test_the_results_are_the_same(self, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_CPU_BLOCK", block)
+        network = self.network()
+        expected = self.results(network)
+        prepare_weights(network)
+        made = [layer._prepared is not None for layer in network]
+        assert made == ([True] * 5 + [False] if block > 400 else [True, True] + [False] * 4)
+        for one, other in zip(self.results(network), expected, strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+
+    def test_they_serve_once(self) -> None:
+        layer = self.network()[0]
+        prepare_weights(nn.ModuleList([layer, copy.deepcopy(layer)]))
+        first = layer.continuous_weight()
+        assert layer.continuous_weight() is not first
+        assert torch.allclose(layer.continuous_weight(), first)
+
+    @pytest.mark.parametrize("change", ["A", "T", "step"])
+    def test_a_change_is_seen(self, change: str) -> None:
+        network = self.network()
+        layer = network[0]
+        optimizer = torch.optim.SGD(network.parameters(), 1.0, fused=True)
+        self.results(network)
+        prepare_weights(network)
+        if change == "A":
+            with torch.no_grad():
+                layer.logits.neg_()
+        elif change == "T":
+            layer.temperature = 7.0
+        else:
+            optimizer.step()
+        expected = expected_weight(layer.logits, layer.values, layer.temperature)
+        assert torch.equal(layer.continuous_weight(), expected)
+
+    def test_only_training_prepares_them(self) -> None:
+        network = self.network()
+        with torch.no_grad():
+            prepare_weights(network)
+        prepare_weights(network.eval())
+        network.train()[0].logits.requires_grad_(requires_grad=False)
+        network[1].requires_grad_(requires_grad=False)
+        prepare_weights(network)
+        assert [i for i, layer in enumerate(network) if layer._prepared is not None] == [2, 4]
+
+    def test_a_network_with_prepared_weights_can_be_copied(self) -> None:
+        network = self.network()
+        prepare_weights(network)
+        assert copy.deepcopy(network)[0]._prepared is None
 
 
 @given(st.integers(0, 2**31), st.sampled_from([1, 2, 3, 4]), st.floats(1e-3, 1e5))
