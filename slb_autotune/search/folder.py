@@ -14,9 +14,9 @@ from typing import Any
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import BaseJournalFileLock
 
 from slb_autotune.errors import ConfigError, InputError, nearest
+from slb_autotune.search.journal import DriverJournal
 from slb_autotune.search.ledger import Ledger
 from slb_autotune.study_config import StudyConfig
 from slb_autotune.version import VERSION
@@ -68,17 +68,7 @@ class StudyFolder:
             yield
 
 
-class _DriverLock(BaseJournalFileLock):
-    """The journal has one writer, the driver that holds the study's lock: no second lock."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-
-def open_storage(config: StudyConfig, files: StudyFolder, *, mend: bool) -> BaseStorage:
+def open_storage(config: StudyConfig, files: StudyFolder, *, writes: bool) -> BaseStorage:
     """The Optuna storage of a study: a database, or a journal file in its folder."""
     if config.storage.optuna is not None:
         try:
@@ -89,20 +79,8 @@ def open_storage(config: StudyConfig, files: StudyFolder, *, mend: bool) -> Base
                 f"storage.optuna cannot be opened: {reason}",
                 "check the address, and that the database's driver is installed.",
             ) from error
-    if mend:
-        _cut_torn_line(files.journal_path)
-    return JournalStorage(JournalFileBackend(str(files.journal_path), lock_obj=_DriverLock()))
-
-
-def _cut_torn_line(path: Path) -> None:
-    """A driver killed while it wrote leaves a line without an end; what it says never happened."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    if end != len(content):
-        with path.open("r+b") as file:
-            file.truncate(end)
+    path = files.journal_path
+    return JournalStorage(DriverJournal(path) if writes else JournalFileBackend(str(path)))
 
 
 def blank_ledger(config: StudyConfig) -> Ledger:
@@ -116,7 +94,7 @@ def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
     """The books of the study, new or as they were left."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
-        storage=open_storage(config, files, mend=True),
+        storage=open_storage(config, files, writes=True),
         study_name=config.name,
         directions=list(config.goals().values()),
         load_if_exists=True,
@@ -129,7 +107,7 @@ def read_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         study = optuna.load_study(
-            study_name=config.name, storage=open_storage(config, files, mend=False)
+            study_name=config.name, storage=open_storage(config, files, writes=False)
         )
     except KeyError:
         raise InputError(f"study {config.name!r} has not begun", "run it first.") from None

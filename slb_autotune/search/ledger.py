@@ -445,11 +445,12 @@ class Ledger:
 
     def hopeless(self) -> str:
         """The reason, where every trial so far failed for the same one."""
-        ended = self.with_status("done", "reused", "stopped", "failed")
+        if any(r.status in ("done", "reused", "stopped") for r in self.records.values()):
+            return ""
+        failed = self.with_status("failed")
         # Where and when it failed may differ: numbers do not make another reason.
-        reasons = {_NUMBER.sub("#", record.reason) for record in ended}
-        same = len(ended) >= SAME_FAILURES and len(reasons) == 1
-        return ended[0].reason if same and all(r.status == "failed" for r in ended) else ""
+        reasons = {_NUMBER.sub("#", record.reason) for record in failed}
+        return failed[0].reason if len(failed) >= SAME_FAILURES and len(reasons) == 1 else ""
 
     def correlations(self) -> list[Correlation]:
         """Each rung against the end, over the trials that were never to be stopped."""

@@ -43,7 +43,7 @@ class Recorder:
         changed = set(self.ledger.records) if self.first else self.ledger.take_changed()
         self.first = False
         before = {record.number for record in self.front}
-        self._follow(self._newly_ended())
+        self._follow(self._newly_ended(changed))
         members = {record.number for record in self.front}
         changed |= before ^ members
         if changed or status != "running":
@@ -59,12 +59,13 @@ class Recorder:
         self.tell(status)
         return self.tracker.close(CLOSING_SECONDS)
 
-    def _newly_ended(self) -> list[Record]:
+    def _newly_ended(self, changed: set[int]) -> list[Record]:
         """Trials that ended since the last time, in the order in which they did.
 
         A session that goes on follows those before it again: MLflow may have missed some.
         """
-        records = [r for r in self.ledger.with_status(*ENDED) if r.number not in self.ended]
+        found = [self.ledger.records[number] for number in sorted(changed - self.ended)]
+        records = [record for record in found if record.status in ENDED]
         if len(records) > 1:
             trials = self.ledger.study.get_trials(deepcopy=False)
             records.sort(key=lambda r: trials[r.number].datetime_complete or datetime.max)

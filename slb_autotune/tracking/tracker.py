@@ -63,8 +63,6 @@ class Tracker:
         with self._lock:
             self._study = study
             self._waiting.update((entry.number, entry) for entry in trials)
-        if any(entry.status != "running" for entry in trials):
-            self._wake.set()
 
     def attach(self, path: Path, where: str) -> None:
         """Give the study's run a file, in the artifact folder `where`."""
