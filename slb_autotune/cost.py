@@ -8,6 +8,7 @@ number that inference needs; a BN needs a folded scale and shift a channel.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -20,10 +21,11 @@ from slb_autotune.config import TrialConfig
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import ConfigError
 from slb_autotune.nets import build_network
-from slb_autotune.quant.convert import quantisable_layers, quantize, resolve_bits
+from slb_autotune.quant.convert import quantize_watched, resolve_bits, watched_layers
 from slb_autotune.quant.layers import LowBitLayer
 from slb_autotune.quant.rivals.base import WeightQuantizer
 from slb_autotune.quant.state_norm import StateBatchNorm2d
+from slb_autotune.quant.watch import watch
 
 COLUMNS = (
     "name",
@@ -62,11 +64,14 @@ def profile(network: nn.Module, input_shape: tuple[int, ...]) -> pd.DataFrame:
     `input_shape` is that of one example, (channels, height, width). Parameters of quantised
     layers are counted as weights, not as the entries of A.
     """
-    macs = _count_macs(network, input_shape)
+    return _table(network, _count_macs(network, input_shape))
+
+
+def _table(network: nn.Module, macs: Mapping[str, int]) -> pd.DataFrame:
     rows = [
         row
         for name, module in network.named_modules()
-        if (row := _row(name, module, macs.get(module, 0))) is not None
+        if (row := _row(name, module, macs.get(name, 0))) is not None
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -133,60 +138,74 @@ def weight_shape(layer: nn.Module) -> torch.Size:
     return layer.weight.shape
 
 
-def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[nn.Module, int]:
+def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[str, int]:
     """Multiply-accumulates of one example, seen by running shapes alone on the meta device."""
-    macs: dict[nn.Module, int] = {}
+    macs: dict[str, int] = {}
 
     def count(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         shape = weight_shape(module)
         positions = output.numel() // shape[0]
-        macs[order[module]] = macs.get(order[module], 0) + positions * prod(shape)
+        macs[names[module]] = macs.get(names[module], 0) + positions * prod(shape)
 
     shadow = copy.deepcopy(network).to("meta").eval()
-    order = dict(zip(shadow.modules(), network.modules(), strict=True))
-    handles = [
-        module.register_forward_hook(count)
-        for module in shadow.modules()
-        if isinstance(module, LowBitLayer | nn.Conv2d | nn.Linear)
-    ]
+    names = {module: name for name, module in shadow.named_modules()}
     dtype = next((p.dtype for p in network.parameters()), torch.float32)
+    for module in names:
+        if isinstance(module, LowBitLayer | nn.Conv2d | nn.Linear):
+            module.register_forward_hook(count)
+        if isinstance(module, LowBitLayer):  # what it quantises has no influence on shapes
+            weight = torch.empty(module.weight_shape, device="meta", dtype=dtype)
+            module.activation = None
+            module.quantized_weight = weight.clone  # type: ignore[method-assign]
     shadow(torch.zeros(1, *input_shape, device="meta", dtype=dtype))
-    for handle in handles:
-        handle.remove()
     return macs
 
 
-def network_on_meta(config: TrialConfig, info: DataInfo) -> tuple[nn.Module, list[str]]:
-    """The trial's quantised network without its numbers, and the layers whose bits are set."""
+@dataclass(frozen=True)
+class Layout:
+    """A trial's quantised network without its numbers, on the meta device."""
+
+    network: nn.Module
+    layers: list[str]  # whose bits can be set
+    macs: dict[str, int]  # of every layer, for one example
+
+
+def lay_out(config: TrialConfig, info: DataInfo) -> Layout:
+    """Build the trial's network where it takes no memory, and run it once while it is float."""
     with torch.device("meta"):
         network = build_network(
             config.network, info.in_channels, info.num_classes, info.image_size
         )
         example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
-    layers = quantisable_layers(network, example, keep_float=config.keep_float)
+    seen = watch(network, example)
+    layers = watched_layers(network, seen, keep_float=config.keep_float)
+    names = {module: name for name, module in network.named_modules()}
+    macs = {
+        names[layer]: uses * prod(weight_shape(layer)) for layer, uses in seen.positions.items()
+    }
     with torch.device("meta"):
-        quantised = quantize(
+        quantize_watched(
             network,
+            seen,
             config.weight_bits,
             config.activation_bits,
             config.method,
-            example,
             activation=config.activation,
             norm=config.norm,
             keep_float=config.keep_float,
         )
-    return quantised, layers
+    return Layout(network, layers, macs)
 
 
 def estimate(config: TrialConfig, info: DataInfo) -> Cost:
     """What the trial's network costs; nothing is trained and no memory is taken for it."""
-    network, layers = network_on_meta(config, info)
-    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    layout = lay_out(config, info)
+    table = _table(layout.network, layout.macs)
     return Cost(
         size_bytes(table),
         bitops(table),
-        average_weight_bits(network, layers),
-        training_bytes(network, config),
+        average_weight_bits(layout.network, layout.layers),
+        training_bytes(layout.network, config),
     )
 
 
@@ -207,7 +226,7 @@ class CostModel:
         key = _network_key(config)
         if key not in self._layers:
             plain = config.updated({"weight_bits": 32, "activation_bits": 32})
-            self._layers[key] = network_on_meta(plain, self.info)[1]
+            self._layers[key] = lay_out(plain, self.info).layers
         return self._layers[key]
 
     def cost(self, config: TrialConfig) -> Cost:
@@ -267,13 +286,14 @@ def _network_key(config: TrialConfig) -> str:
 
 
 def _shares(config: TrialConfig, info: DataInfo) -> _Shares:
-    network, layers = network_on_meta(config, info)
-    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    layout = lay_out(config, info)
+    network = layout.network
+    table = _table(network, layout.macs)
     everything = _Share(size_bytes(table), bitops(table), training_bytes(network, config))
     found: dict[str, _Share] = {}
     weights: dict[str, int] = {}
     rest = everything
-    for layer in layers:
+    for layer in layout.layers:
         module = network.get_submodule(layer)
         own = table[(table["name"] == layer) | table["name"].str.startswith(f"{layer}.")]
         share = _Share(size_bytes(own), bitops(own), training_bytes(module, config))

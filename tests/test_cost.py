@@ -14,7 +14,7 @@ from slb_autotune.cost import (
     bitops,
     check_memory,
     estimate,
-    network_on_meta,
+    lay_out,
     profile,
     size_bytes,
     training_bytes,
@@ -187,8 +187,9 @@ def test_profile_leaves_the_network_unchanged(training):
 def test_the_estimate_is_the_profile_of_the_network_itself(norm):
     config = tiny_config(weight_bits=2, activation_bits=2, **{"norm.mode": norm})
     info = DataInfo("classification", 1, 10, 8)
-    network, layers = network_on_meta(config, info)
-    assert len(layers) == 18
+    layout = lay_out(config, info)
+    network = layout.network
+    assert len(layout.layers) == 18
     assert all(p.is_meta for p in network.parameters())
     assert all(b.is_meta for b in network.buffers())
     table = profile(network, (1, 8, 8))

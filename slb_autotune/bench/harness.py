@@ -12,7 +12,7 @@ import pandas as pd
 
 from slb_autotune.run_folder import write_atomically
 from slb_autotune.search.study import View, run_study
-from slb_autotune.search.tuner import TrialTrainable
+from slb_autotune.search.trainable import TrialTrainable
 from slb_autotune.search.work import Order
 from slb_autotune.study_config import StudyConfig
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from slb_autotune import data
 from slb_autotune.config import NetworkConfig, TrialConfig, activation_name
-from slb_autotune.cost import network_on_meta
+from slb_autotune.cost import lay_out
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import CheckpointError, ConversionError, SlbError
 from slb_autotune.nets import build_network
@@ -392,7 +392,7 @@ def _rebuild(config: TrialConfig, info: DataInfo, tensors: Mapping[str, Tensor])
     take their places in the float network, which holds whatever else the network's code makes.
     """
     with torch.random.fork_rng(devices=[]):
-        layout = network_on_meta(config, info)[0].float()
+        layout = lay_out(config, info).network.float()
         _check_tensors(layout, tensors)
         network = build_network(
             config.network, info.in_channels, info.num_classes, info.image_size

@@ -37,7 +37,22 @@ def quantisable_layers(
     Every convolution but the first, less the layers that stay float: `keep_float`, or where that
     is None the network's own attribute `keep_float`. `include_linear` adds linear layers.
     """
-    seen = watch(network, example_input)
+    return watched_layers(
+        network,
+        watch(network, example_input),
+        keep_float=keep_float,
+        include_linear=include_linear,
+    )
+
+
+def watched_layers(
+    network: nn.Module,
+    seen: Observation,
+    *,
+    keep_float: Collection[str] | None = None,
+    include_linear: bool = False,
+) -> list[str]:
+    """The same, of a network one forward pass of which was seen."""
     return [name for name, _ in _candidates(network, seen, keep_float, include_linear)]
 
 
@@ -66,9 +81,39 @@ def quantize(
     `keep_weights` starts SLB's search around the network's weights, `spread` is the standard
     deviation of A; a rival always starts from the network's weights.
     """
-    norm = NormConfig() if norm is None else norm
     network = copy.deepcopy(network)
-    seen = watch(network, example_input)
+    quantize_watched(
+        network,
+        watch(network, example_input),
+        weight_bits,
+        activation_bits,
+        method,
+        activation=activation,
+        norm=norm,
+        keep_float=keep_float,
+        include_linear=include_linear,
+        keep_weights=keep_weights,
+        spread=spread,
+    )
+    return network
+
+
+def quantize_watched(
+    network: nn.Module,
+    seen: Observation,
+    weight_bits: Bits,
+    activation_bits: Bits,
+    method: str,
+    *,
+    activation: str = "method",
+    norm: NormConfig | None = None,
+    keep_float: Collection[str] | None = None,
+    include_linear: bool = False,
+    keep_weights: bool = False,
+    spread: float | None = None,
+) -> None:
+    """Quantise `network` itself, one forward pass of which was seen."""
+    norm = NormConfig() if norm is None else norm
     layers = dict(_candidates(network, seen, keep_float, include_linear))
     bits = resolve_bits("weight_bits", weight_bits, layers)
     input_bits = resolve_bits("activation_bits", activation_bits, layers)
@@ -87,7 +132,6 @@ def quantize(
     if quantiser is not None and ACTIVATIONS[quantiser].details.get("signed"):
         replaced |= _without_relus(network, seen, replaced)
     _replace_everywhere(network, replaced)
-    return network
 
 
 def resolve_bits(field: str, bits: Bits, layers: Iterable[str]) -> dict[str, int]:

@@ -104,6 +104,8 @@ class Observation:
     before_layer: dict[nn.BatchNorm2d, int] = field(default_factory=dict)
     # The ReLU whose output a layer takes, be it through pooling; True where it is no module.
     relu_before: dict[nn.Module, nn.Module | bool] = field(default_factory=dict)
+    # How often each weight of a layer was used, in all its calls.
+    positions: dict[nn.Module, int] = field(default_factory=dict)
 
     def norm_after(self, layer: nn.Module) -> nn.BatchNorm2d | None:
         """The BN that `layer` feeds, if there is one."""
@@ -162,6 +164,8 @@ class _Watch(TorchFunctionMode):
         if isinstance(module, nn.Conv2d | nn.Linear):
             if module not in self.seen.layers:
                 self.seen.layers.append(module)
+            uses = output.numel() // module.weight.shape[0]
+            self.seen.positions[module] = self.seen.positions.get(module, 0) + uses
             self.note(output, Source(module))
         elif isinstance(module, _ELEMENTWISE_MODULES):
             longer = Source(source.layer, (*source.between, module)) if source else None

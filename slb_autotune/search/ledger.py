@@ -32,7 +32,8 @@ from slb_autotune.search.rungs import (
     is_spared,
     phases,
 )
-from slb_autotune.search.samplers import make_sampler, seed_of
+from slb_autotune.search.samplers import make_sampler
+from slb_autotune.search.seeds import seed_of
 from slb_autotune.search.space import Space
 from slb_autotune.search.work import Order
 from slb_autotune.study_config import StudyConfig

@@ -22,10 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import spearmanr
 
 from slb_autotune.pareto import contributions
-from slb_autotune.search.samplers import seed_of
+from slb_autotune.search.seeds import seed_of
 from slb_autotune.study_config import KNOWN_BEFORE, StoppingConfig
 
 EPSILON = 0.25
@@ -157,6 +156,8 @@ class Correlation:
 
 def correlation(rung: int, epochs: int, early: ArrayLike, final: ArrayLike) -> Correlation:
     """Spearman's rank correlation between a rung and the end; NaN where it is not defined."""
+    from scipy.stats import spearmanr  # takes a second, which no worker need spend
+
     a, b = np.asarray(early, dtype=float), np.asarray(final, dtype=float)
     defined = len(a) >= 3 and np.ptp(a) > 0 and np.ptp(b) > 0
     value = float(spearmanr(a, b).statistic) if defined else math.nan

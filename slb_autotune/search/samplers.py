@@ -6,7 +6,6 @@ would have drawn.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,6 +26,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from slb_autotune.registry import SAMPLERS
+from slb_autotune.search.seeds import seed_of
 from slb_autotune.study_config import SamplerConfig
 
 Build = Callable[[SamplerConfig, int], BaseSampler]
@@ -36,12 +36,6 @@ def make_sampler(config: SamplerConfig, seed: int, number: int) -> BaseSampler:
     """The sampler for trial `number`."""
     build = cast(Build, SAMPLERS[config.name].load())
     return _NamedDraws(partial(build, config), seed_of(seed, number))
-
-
-def seed_of(*parts: object) -> int:
-    """A 32-bit seed that depends on every part."""
-    text = "/".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
 
 
 def tpe(config: SamplerConfig, seed: int) -> BaseSampler:

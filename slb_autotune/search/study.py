@@ -101,7 +101,7 @@ def _session(
     report: Callable[[Ledger], Sequence[Path]] | None,
     trainable: type[tune.Trainable] | None,
 ) -> Outcome:
-    from slb_autotune.search.tuner import TrialTrainable, probe_nodes, run_trials, start_ray
+    from slb_autotune.search.tuner import probe_nodes, run_trials, start_ray
 
     began = time.monotonic()
     manifest = files.manifest()
@@ -141,9 +141,7 @@ def _session(
         try:
             probe_nodes(files.path)
             view.start(ledger)
-            run_trials(
-                ledger, files.path, slots, should_stop, changed, trainable or TrialTrainable
-            )
+            run_trials(ledger, files.path, slots, should_stop, changed, trainable)
             view.stop()
             paths = report(ledger) if report is not None and not interrupted() else []
             if recorder is not None:

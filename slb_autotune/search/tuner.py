@@ -1,4 +1,4 @@
-"""The Ray part of a study: a searcher, a scheduler and a trainable, each thin.
+"""Ray on the driver: a searcher and a scheduler, each thin; the workers' part is `trainable.py`.
 
 The searcher and the scheduler hold the ledger, which lives on the driver: they are never pickled
 with it, and a study is never restored from Ray's own files.
@@ -7,24 +7,10 @@ with it, and a study is never restored from Ray's own files.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-# Ray reads these when it is imported: no log files of its own, no banner, and Ctrl-C is ours.
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-# Ray shows its token by itself where it starts a cluster; where it joins one it must be told to.
-if "ray" not in sys.modules and (
-    {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
-    or (Path.home() / ".ray" / "auth_token").exists()
-):
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
 from ray import tune
@@ -32,33 +18,10 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from slb_autotune.errors import ConfigError
-from slb_autotune.machine import keep_freed_memory
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.work import Order, TrialWork
+from slb_autotune.search.trainable import TrialTrainable
 
 OnChange = Callable[[], None]
-
-
-class TrialTrainable(tune.Trainable):
-    """Trains trials one after the other in the same process; a step is an epoch."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        keep_freed_memory()
-        self.work = TrialWork(Order.from_mapping(config["order"]))
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.setup(new_config)
-        return True
-
-    def step(self) -> dict[str, Any]:
-        row = self.work.next_epoch()
-        return {**row, "done": row["status"] in ("done", "failed")}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """A trial's checkpoints are its own, in its folder."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Likewise: the folder is read when the work begins."""
 
 
 class LedgerSearcher(Searcher):
@@ -149,7 +112,7 @@ def run_trials(
     slots: int,
     should_stop: Callable[[], bool],
     changed: OnChange,
-    trainable: type[tune.Trainable] = TrialTrainable,
+    trainable: type[tune.Trainable] | None = None,
 ) -> None:
     """Train the ledger's orders until there are no more, or until it is told to stop."""
     searcher = LedgerSearcher(ledger, changed)
@@ -165,7 +128,7 @@ def run_trials(
         )
 
     tuner = tune.Tuner(
-        tune.with_resources(trainable, needs),
+        tune.with_resources(trainable or TrialTrainable, needs),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=RungScheduler(ledger, changed),

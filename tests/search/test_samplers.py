@@ -12,7 +12,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from slb_autotune.registry import SAMPLERS
-from slb_autotune.search.samplers import make_sampler, seed_of
+from slb_autotune.search.samplers import make_sampler
+from slb_autotune.search.seeds import seed_of
 from slb_autotune.study_config import SamplerConfig
 
 

@@ -51,7 +51,7 @@ def study(
             "weight_bits": {"choices": [1, 2, 4], "per": "stage"},
         },
         "budget": {"trials": 4},
-        "resources": {"concurrent": 2},
+        "resources": {"concurrent": 1},  # a worker takes seconds to start
         "storage": {"folder": str(folder), "mlflow": "off"},
         **fields,
     }
@@ -61,7 +61,7 @@ def study(
 
 
 def test_a_study_runs_to_its_budget_and_can_be_given_more(tmp_path: Path) -> None:
-    outcome = run_study(study(tmp_path))
+    outcome = run_study(study(tmp_path, resources={"concurrent": 2}))
     ledger = outcome.ledger
     assert len(ledger.with_status("done")) == 4
     assert [record.source for record in ledger.with_status("done")] == [
@@ -83,7 +83,7 @@ def test_a_study_runs_to_its_budget_and_can_be_given_more(tmp_path: Path) -> Non
 
 def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(tmp_path: Path) -> None:
     points = [{"weight_bits": 4, "seed": 3}, {"weight_bits": 1}, {"activation_bits": 2}]
-    config = study(tmp_path, points=points, resources={"concurrent": 1})
+    config = study(tmp_path, points=points)
     ledger = run_study(config).ledger
     for record in ledger.with_status("done"):
         alone = train(record.config).metrics
@@ -99,7 +99,6 @@ def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
         points=points,
         objectives={"val_accuracy": "maximize"},
         early_stopping={"rungs": [0.5], "minimum": 4, "spared": 0.0},
-        resources={"concurrent": 1},
     )
     ledger = run_study(config).ledger
     stopped = ledger.with_status("stopped")
@@ -143,7 +142,7 @@ class TestFailures:
 
 def test_the_same_configuration_is_not_trained_twice(tmp_path: Path) -> None:
     points = [{"weight_bits": 1}, {"weight_bits": 1}, {"weight_bits": 1, "seed": 1}]
-    config = study(tmp_path, points=points, resources={"concurrent": 1})
+    config = study(tmp_path, points=points)
     ledger = run_study(config).ledger
     assert [ledger.records[n].status for n in range(3)] == ["done", "reused", "done"]
     assert ledger.records[1].reused_from == 0
@@ -171,14 +170,6 @@ def test_a_constraint_that_nothing_can_meet_is_refused(tmp_path: Path) -> None:
     config = study(tmp_path, constraints=("size_bytes <= 1 kB",))
     with pytest.raises(ConfigError, match="no allocation can meet size_bytes <= 1000"):
         check_study(config)
-
-
-def test_a_torn_last_line_of_the_journal_is_cut(tmp_path: Path) -> None:
-    run_study(study(tmp_path, points=[{"weight_bits": 1}]))
-    journal = StudyFolder(tmp_path, "s").journal_path
-    with journal.open("ab") as file:
-        file.write(b'{"op_code": 4, "trial_')
-    assert len(_books(tmp_path).records) == 1
 
 
 def _books(folder: Path) -> Ledger:
