@@ -68,6 +68,11 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def off_is_a_word(value: Any) -> Any:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
 class FrozenMap(dict[str, Any]):
     """A mapping inside a frozen configuration: it cannot be changed either."""
 
@@ -179,7 +184,7 @@ class TemperatureConfig(Section):
 class NormConfig(Section):
     """State batch normalisation (SBN)."""
 
-    mode: Literal["paper", "calibrate", "off"] = Field(
+    mode: Annotated[Literal["paper", "calibrate", "off"], BeforeValidator(off_is_a_word)] = Field(
         "calibrate",
         description="paper: both statistics in every step; calibrate: W_q's re-estimated after "
         "each epoch; off: W_c's used at inference (the paper's ablation)",
@@ -279,7 +284,9 @@ class TrialConfig(Section):
         1, ge=1, le=1024, description="CPU threads; numbers are the same at equal threads"
     )
     device: str = Field("auto", description="auto, cpu, mps, cuda or cuda:N")
-    amp: Literal["off", "bf16", "fp16"] = Field("off", description="mixed precision")
+    amp: Annotated[Literal["off", "bf16", "fp16"], BeforeValidator(off_is_a_word)] = Field(
+        "off", description="mixed precision"
+    )
     channels_last: bool = Field(
         True,
         description="memory format of networks and images; faster than the plain one on a CPU",

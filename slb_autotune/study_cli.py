@@ -87,6 +87,7 @@ def search(
     if dry_run:
         from slb_autotune.search.plan import plan
 
+        typer.echo("measuring a few steps of training ...", err=True)
         found = plan(config)
         if as_json:
             print_json({**vars(found), "seconds": found.seconds})

@@ -21,6 +21,7 @@ from slb_autotune.config import (
     YamlDumper,
     as_tuple,
     explain,
+    off_is_a_word,
     parse_yaml,
     read_text,
 )
@@ -162,18 +163,13 @@ class WarmStartConfig(Section):
     study: str | None = Field(None, description="an earlier study whose trials are taken over")
 
 
-def _off_is_a_word(value: Any) -> Any:
-    """YAML reads a bare `off` as false."""
-    return NO_MLFLOW if value is False else value
-
-
 class StorageConfig(Section):
     """Where things live; on a cluster each is a URI."""
 
     folder: str = Field("slb-runs", description="the run folder, shared by all nodes")
     optuna: str | None = Field(None, description="a database URL; none: a journal file")
     ray: str | None = Field(None, description="a running cluster's address; none: this machine")
-    mlflow: Annotated[str | None, BeforeValidator(_off_is_a_word)] = Field(
+    mlflow: Annotated[str | None, BeforeValidator(off_is_a_word)] = Field(
         None,
         description="MLflow's store; none: MLFLOW_TRACKING_URI, or SQLite in the run folder; "
         "`off`: no record",

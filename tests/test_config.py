@@ -451,3 +451,10 @@ def test_a_section_given_by_its_name_keeps_what_stands_beside_it(values: dict[st
 def test_a_name_given_in_two_ways_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"network\.name is given twice"):
         TrialConfig.from_mapping({"network": "vgg_small", "network.name": "resnet20"})
+
+
+@pytest.mark.parametrize("field", ["amp", "norm.mode"])
+def test_a_bare_off_of_yaml_is_the_word(field: str) -> None:
+    name, _, part = field.partition(".")
+    text = f"{name}: {{{part}: off}}" if part else f"{name}: off"
+    assert TrialConfig.from_yaml(text).flat()[field] == "off"

@@ -20,6 +20,7 @@ from slb_autotune.study_config import StudyConfig
 from slb_autotune.training import Trial
 
 DRAWS = 1000
+MEASURED_SECONDS = 20.0  # or five steps, whichever is less
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _measure_step(ledger: Ledger) -> tuple[float, int]:
             nonlocal last
             times.append(time.perf_counter() - last)
             last = time.perf_counter()
-            if len(times) >= 5:
+            if len(times) >= 5 or sum(times) > MEASURED_SECONDS:
                 raise StopIteration
 
         with suppress(StopIteration):
