@@ -1,6 +1,7 @@
 """Choosing among the points of a study file, and changing parts of a study, by options."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import yaml
 from typer.testing import CliRunner
 
 from slb_autotune.cli import app
-from slb_autotune.errors import InputError
-from slb_autotune.search.folder import blank_ledger
+from slb_autotune.errors import ConfigError, InputError
+from slb_autotune.search.folder import StudyFolder, blank_ledger
+from slb_autotune.search.study import run_study
 from slb_autotune.study_cli import _changed, _chosen, _write_report
 from slb_autotune.study_config import StudyConfig
 from tests.builders import TINY, tiny_study
@@ -82,3 +84,19 @@ def test_a_report_that_fails_does_not_end_the_study(
     assert told == (
         "the report could not be written: no ink; `slb-autotune report tiny` tries again.\n"
     )
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once_and_nothing_is_left(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # bound, but nobody listens
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        storage = {"ray": address, "folder": str(tmp_path)}
+        with pytest.raises(ConfigError, match=f"there is no Ray cluster at '{address}'"):
+            run_study(tiny_study(storage=storage))
+    assert not StudyFolder(tmp_path, "tiny").config_path.exists()
+
+
+@pytest.mark.parametrize("address", ["ray://127.0.0.1:port", "127.0.0.1:99999"])
+def test_an_address_that_is_none_is_told(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no Ray cluster at"):
+        run_study(tiny_study(storage={"ray": address, "folder": str(tmp_path)}))

@@ -6,12 +6,14 @@ import fcntl
 import json
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -99,6 +101,11 @@ def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
         directions=list(config.goals().values()),
         load_if_exists=True,
     )
+    names = list(config.goals())
+    if study.metric_names != names:  # what dashboards call the objectives
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names(names)
     return Ledger(config, study, files.path)
 
 

@@ -72,10 +72,15 @@ def run_study(
             f"study {config.name!r} exists already in {files.path}",
             f"go on with `slb-autotune resume {config.name}`, or give it another name.",
         )
+    # What cannot run leaves nothing behind that would be in the way of the next try.
+    check_study(config)
+    if config.storage.ray is not None:
+        from slb_autotune.search.tuner import start_ray
+
+        start_ray(config.storage.ray, slots_of(config))
     with files.lock():
         write_atomically(files.config_path, config.to_yaml().encode())
         ledger = open_ledger(config, files)
-        check_feasible(ledger)
         if not resume or not ledger.study.user_attrs.get("warm"):
             enqueue_first_trials(ledger, files.path)
         return _session(config, files, ledger, view, report, trainable)

@@ -7,10 +7,12 @@ with it, and a study is never restored from Ray's own files.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
 from ray import tune
@@ -180,16 +182,30 @@ def start_ray(address: str | None, cpus: float) -> bool:
             logging_level=logging.ERROR,
         )
     else:
+        _check_answers(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigError(
-                f"there is no Ray cluster at {address!r} that lets us in: "
-                f"{str(error).splitlines()[0]}",
-                "start one with `ray start --head`, copy its ~/.ray/auth_token here, or leave "
-                "storage.ray out.",
-            ) from error
+            raise _no_cluster(address, str(error).splitlines()[0]) from error
     return address is None
+
+
+def _check_answers(address: str) -> None:
+    """Ask a `host:port` whether anything is there: Ray itself asks for minutes."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        if parts.port is not None:  # `auto` finds a cluster by itself
+            socket.create_connection((parts.hostname, parts.port), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise _no_cluster(address, str(error)) from error
+
+
+def _no_cluster(address: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"there is no Ray cluster at {address!r} that lets us in: {reason}",
+        "start one with `ray start --head`, copy its ~/.ray/auth_token here, or leave "
+        "storage.ray out.",
+    )
 
 
 def probe_nodes(folder: Path) -> None:

@@ -172,6 +172,13 @@ def test_a_constraint_that_nothing_can_meet_is_refused(tmp_path: Path) -> None:
         check_study(config)
 
 
+def test_a_study_that_cannot_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    config = study(tmp_path, constraints=("size_bytes <= 1 kB",))
+    with pytest.raises(ConfigError, match="no allocation can meet"):
+        run_study(config)
+    assert not StudyFolder(tmp_path, "s").config_path.exists()
+
+
 def _books(folder: Path) -> Ledger:
     files = StudyFolder(folder, "s")
     return open_ledger(files.config(), files)
