@@ -106,7 +106,7 @@ def complaint(ended: Ended) -> tuple[str, str]:
 # Whole processes.
 
 
-def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(tmp_path):
+def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(slb, tmp_path):
     config = tiny_config(epochs=8)
     (tmp_path / "trial.yaml").write_text(config.to_yaml())
     command = ("train", "trial.yaml", "--json", "--folder", "run")
@@ -125,7 +125,7 @@ def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(tmp_path):
     kept = len(pd.read_csv(tmp_path / "run" / "history.csv"))
     assert 1 <= kept < 8
 
-    ended = finish(process(*command, folder=tmp_path))
+    ended = slb(*command)
     assert ended.code == 0
     assert ended.err.startswith(f"epoch {kept + 1}/8  ")
     result = ended.json()
@@ -134,7 +134,7 @@ def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(tmp_path):
     assert result["metrics"]["epoch"] == 8
     assert pd.read_csv(tmp_path / "run" / "history.csv")["epoch"].tolist() == [*range(1, 9)]
 
-    measured = finish(process("evaluate", "run", "--json", folder=tmp_path))
+    measured = slb("evaluate", "run", "--json")
     assert (measured.code, measured.err) == (0, "")
     metrics = measured.json()["metrics"]
     assert metrics["test_images"] == 359

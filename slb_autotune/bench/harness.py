@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,11 +53,21 @@ class _Clock(View):
         self.began = time.perf_counter()
 
 
+@contextmanager
+def _quiet_tracking() -> Iterator[None]:
+    """An idle trial has no network; that the front's members are not packed is no news."""
+    log = logging.getLogger("slb_autotune.tracking")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def idle_study(trials: int, concurrent: int) -> pd.DataFrame:
     """Wall seconds of a trial in a study of so many; the journal and all files as ever."""
-    # An idle trial has no network; that the front's members are not packed is no news.
-    logging.getLogger("slb_autotune.tracking").setLevel(logging.ERROR)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _quiet_tracking():
         config = StudyConfig.from_mapping(
             {
                 "name": "idle",

@@ -62,6 +62,7 @@ def test_an_epoch_is_compared_with_its_bare_steps() -> None:
     assert (table["cpu_s"] > 0).all()
 
 
+@pytest.mark.slow
 def test_more_bits_take_more_memory() -> None:
     peaks = bench.peak_memory(
         "vgg_small", 2, {side: bench.SIDES[side] for side in ("float", "slb 4 bits")}

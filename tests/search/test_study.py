@@ -28,16 +28,22 @@ SMALL = {
     "data": {"name": "digits", "train_images": 100},
     "batch_size": 50,
     "epochs": 2,
+    "norm": {"batches": 1},
     "device": "cpu",
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_ray() -> Iterator[None]:
-    """One Ray for all studies of this file; a study does not shut down what it did not start."""
-    start_ray(None, 2)
-    yield
-    ray.shutdown()
+    """One Ray for all studies of this file; a study does not shut down what it did not start.
+
+    Its workers are not nice: other tests run beside this one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        start_ray(None, 2)
+        yield
+        ray.shutdown()
 
 
 def study(
@@ -82,13 +88,20 @@ def test_a_study_runs_to_its_budget_and_can_be_given_more(tmp_path: Path) -> Non
 
 
 def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(tmp_path: Path) -> None:
-    points = [{"weight_bits": 4, "seed": 3}, {"weight_bits": 1}, {"activation_bits": 2}]
-    config = study(tmp_path, points=points)
-    ledger = run_study(config).ledger
-    for record in ledger.with_status("done"):
+    again = {"weight_bits": 4, "seed": 3}
+    points = [again, {"weight_bits": 1}, {"activation_bits": 2}, again]
+    ledger = run_study(study(tmp_path, points=points)).ledger
+    done = ledger.with_status("done")
+    assert [record.number for record in done] == [0, 1, 2]
+    for record in done:
         alone = train(record.config).metrics
         for name in ("val_accuracy", "val_loss", "train_loss", "quantization_gap", "size_bytes"):
             assert record.metrics[name] == alone[name], name
+    # What was trained before is not trained again, and is marked.
+    repeated = ledger.records[3]
+    assert (repeated.status, repeated.reused_from) == ("reused", 0)
+    assert repeated.metrics == ledger.records[0].metrics
+    assert not ledger.trial_folder(3).exists()
 
 
 def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
@@ -111,25 +124,25 @@ def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
 
 
 class TestFailures:
-    def test_a_failing_trial_is_recorded_and_the_study_goes_on(self, tmp_path: Path) -> None:
+    def test_a_failing_trial_is_recorded_and_a_killed_worker_tried_again(
+        self, tmp_path: Path
+    ) -> None:
+        killer = {"name": "tests.search.networks:killer"}
+        options = {"marker": str(tmp_path / "killed")}
         points = [
             {"optimizer.lr": 1e30, "lr_schedule.name": "constant"},
             {"network.name": "tests.search.networks:broken"},
+            {"network": {**killer, "options": options}},
             {"weight_bits": 1},
         ]
         ledger = run_study(study(tmp_path, points=points)).ledger
-        assert [ledger.records[n].status for n in range(3)] == ["failed", "failed", "done"]
+        statuses = [ledger.records[n].status for n in range(4)]
+        assert statuses == ["failed", "failed", "done", "done"]
+        assert (tmp_path / "killed").exists()
         assert "the loss became nan in epoch 1" in ledger.records[0].reason
         assert ledger.records[1].reason == 'KeyError: "a bug of the user\'s"'
         error = tmp_path / "studies" / "s" / "trials" / "00001" / "error.txt"
         assert "in forward" in error.read_text()
-
-    def test_a_killed_worker_is_tried_again(self, tmp_path: Path) -> None:
-        options = {"marker": str(tmp_path / "killed")}
-        points = [{"network": {"name": "tests.search.networks:killer", "options": options}}]
-        ledger = run_study(study(tmp_path, points=points)).ledger
-        assert (tmp_path / "killed").exists()
-        assert ledger.records[0].status == "done"
 
     def test_the_same_failure_again_and_again_stops_the_study(self, tmp_path: Path) -> None:
         trial = {"network": {"name": "tests.search.networks:broken", "width": 4}}
@@ -138,16 +151,6 @@ class TestFailures:
             run_study(config)
         files = StudyFolder(tmp_path, "s")
         assert len(open_ledger(config, files).records) < 10
-
-
-def test_the_same_configuration_is_not_trained_twice(tmp_path: Path) -> None:
-    points = [{"weight_bits": 1}, {"weight_bits": 1}, {"weight_bits": 1, "seed": 1}]
-    config = study(tmp_path, points=points)
-    ledger = run_study(config).ledger
-    assert [ledger.records[n].status for n in range(3)] == ["done", "reused", "done"]
-    assert ledger.records[1].reused_from == 0
-    assert ledger.records[1].metrics == ledger.records[0].metrics
-    assert not (tmp_path / "studies" / "s" / "trials" / "00001").exists()
 
 
 def test_what_ray_pickles_holds_no_storage(tmp_path: Path) -> None:
