@@ -23,7 +23,7 @@ demo: $(READY)  ## search bits and temperatures of a small network on embedded d
 	$(BIN)/slb-autotune search search_spaces/digits_demo.yaml
 
 test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 slow: $(READY)  ## run the tests that kill whole studies, minutes
 	$(BIN)/python -m pytest -m slow
