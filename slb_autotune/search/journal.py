@@ -1,14 +1,16 @@
 """Optuna's journal file, as the one driver that holds a study's lock writes it.
 
 The lines are those of Optuna's own `JournalFileBackend`, which reads them too. That one opens the
-file anew for every question and waits for the disk after every parameter of a trial: for twenty
-layers' bits a fifth of a second. Here the driver remembers what it wrote.
+file anew for every question and waits for the disk after every parameter of a trial, of which a
+study of many layers has many. Here the driver remembers what it wrote.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,26 @@ class DriverJournal(BaseJournalBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Write logs at the end of the file."""
         lines = [json.dumps(log, separators=(",", ":")) for log in logs]
-        with self._path.open("ab") as file:
-            file.write("".join(f"{line}\n" for line in lines).encode())
-            file.flush()
+        content = "".join(f"{line}\n" for line in lines).encode()
+        with self._path.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            if _write(file, content) < len(content):
+                # Half a line in the middle of the file would make all of it unreadable.
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
             if any(log["op_code"] not in _NOT_WAITED_FOR for log in logs):
                 os.fsync(file.fileno())
         self._logs += map(json.loads, lines)
+
+
+def _write(file: FileIO, content: bytes) -> int:
+    """The bytes that were written: fewer than all where the disk is full."""
+    try:
+        return file.write(content) or 0
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return 0
+        raise
 
 
 def _whole_lines(path: Path) -> list[bytes]:

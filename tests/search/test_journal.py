@@ -1,6 +1,7 @@
 """The driver's journal holds what Optuna's own backend would, and reads it as that does."""
 
 import os
+import resource
 from pathlib import Path
 
 import optuna
@@ -69,6 +70,24 @@ def test_a_torn_line_never_happened(tmp_path: Path, cut: int) -> None:
     assert path.read_bytes() == b"".join(lines[:-1])
     study = open_study(journal)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "RUNNING"]
+
+
+@pytest.mark.parametrize("room", [0, 30])
+def test_a_write_that_does_not_fit_leaves_the_journal_whole(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "j"
+    study = open_study(DriverJournal(path))
+    run_trials(study, 1)
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, hard))
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            study.ask()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    run_trials(study, 1)
+    assert contents(open_study(JournalFileBackend(str(path)))) == contents(study)
 
 
 def test_the_disk_is_waited_for_at_a_status_and_an_end(
