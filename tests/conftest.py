@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -13,6 +12,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
+    import torch  # here, for the process that only hands out tests does not need it
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
 

@@ -8,6 +8,9 @@ from torch import Tensor
 from slb_autotune.config import DataConfig
 from slb_autotune.data import super_resolution
 from slb_autotune.data.base import DataInfo, Split
+from slb_autotune.data.embedded import embedded_file
+
+PHOTOS = ("china.jpg", "flower.jpg")
 
 # 427x640 pixels make 3 rows of 4 tiles of 142x160. Each tile is blurred on its own, so that
 # nothing of one is seen in another.
@@ -42,11 +45,10 @@ class Photos:
 
 def _tiles() -> list[tuple[int, Tensor]]:
     """Give every tile, with its number in its photograph."""
-    from sklearn.datasets import load_sample_images
-
     tiles = []
-    for photo in load_sample_images().images:
-        whole = super_resolution.luminance(Image.fromarray(photo))
+    for name in PHOTOS:
+        with Image.open(embedded_file("images", name)) as photo:
+            whole = super_resolution.luminance(photo)
         height, width = whole.shape[0] // ROWS, whole.shape[1] // COLUMNS
         for number in range(ROWS * COLUMNS):
             top, left = number // COLUMNS * height, number % COLUMNS * width

@@ -30,8 +30,10 @@ def write_study_report(
         *weight_figures(ledger, layer),
         *trained.strips(ledger, picture),
     ]
-    for name, _, figure in drawn:
-        figures.save(figure, folder / "figures" / name)
+    pictures = []
+    for name, caption, figure in drawn:
+        _, svg = figures.save(figure, folder / "figures" / name)
+        pictures.append((caption, svg.read_text(encoding="utf-8")))
     own = [found for found in own_tables.own_tables(runs) if found.rows]
     table.write_tables(own, folder / "tables")
     content = PageContent(
@@ -42,7 +44,7 @@ def write_study_report(
         runs=runs,
         epochs=epochs,
         tables=[(found.title, table.to_html(found)) for found in own],
-        figures=[(caption, figures.svg_text(figure, name)) for name, caption, figure in drawn],
+        figures=pictures,
         reproduce=commands(ledger),
         notes=notes(ledger),
     )

@@ -114,10 +114,10 @@ def test_the_folder_itself_may_be_the_root_and_training_needs_no_test_file(tmp_p
         data.load_test(DataConfig(name="cifar10", root=str(tmp_path)))
 
 
-def test_sets_that_do_not_need_torchvision_do_not_import_it():
+def test_sets_that_do_not_need_torchvision_or_scikit_learn_do_not_import_them():
     code = (
         "import sys; from slb_autotune import data; from slb_autotune.config import DataConfig\n"
         "data.load_train(DataConfig(name='digits')); data.info(DataConfig(name='cifar10'))\n"
-        "assert 'torchvision' not in sys.modules"
+        "assert not {'torchvision', 'sklearn', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,7 +16,7 @@ from slb_autotune.cli import app
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.search.folder import StudyFolder, open_ledger
 from slb_autotune.search.frames import epoch_frame, run_frame
-from slb_autotune.search.ledger import Ledger, StudyStopped
+from slb_autotune.search.ledger import Ledger, Record, StudyStopped
 from slb_autotune.search.study import Outcome, check_study, run_study
 from slb_autotune.search.tuner import LedgerSearcher, RungScheduler, StudyStopper, start_ray
 from slb_autotune.study_config import StudyConfig
@@ -67,29 +67,56 @@ def study(
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A study that ran to its budget of four trials, two at once."""
-    return run_study(study(tmp_path_factory.mktemp("runs"), resources={"concurrent": 2}))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
 
 
-def test_a_study_runs_to_its_budget_and_can_be_given_more(finished: Outcome) -> None:
-    ledger, folder = finished.ledger, Path(finished.ledger.config.storage.folder)
+def recorded_study(folder: Path, trials: int) -> StudyConfig:
+    """Two at once, with rungs that everything passes, recorded in MLflow."""
+    return study(
+        folder,
+        budget={"trials": trials},
+        resources={"concurrent": 2},
+        early_stopping={"rungs": [0.5], "spared": 1.0},
+        storage={"folder": str(folder), "mlflow": f"sqlite:///{folder}/mlflow.db"},
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Outcome:
+    return run_study(recorded_study(folder, trials=4))
+
+
+@pytest.fixture(scope="module")
+def continued(finished: Outcome, folder: Path) -> Ledger:
+    """The same, finished already, given two trials more."""
+    return run_study(recorded_study(folder, trials=6), resume=True).ledger
+
+
+def test_a_study_runs_to_its_budget(finished: Outcome) -> None:
+    ledger = finished.ledger
     assert len(ledger.with_status("done")) == 4
-    assert [record.source for record in ledger.with_status("done")] == [
+    assert [record.source for record in sorted(ledger.records.values(), key=_number)] == [
         *("uniform 1 bit", "uniform 2 bit", "uniform 4 bit"),
         "paper",
     ]
     assert not finished.interrupted
     assert ledger.front()
     assert 0 < ledger.hypervolume() < 1
-    assert ledger.epochs_spent() == 8
-    more = run_study(study(folder, budget={"trials": 6}), resume=True).ledger
-    assert len(more.with_status("done", "reused")) == 6
-    assert {n: more.records[n].metrics for n in range(4)} == {
-        n: ledger.records[n].metrics for n in range(4)
+    assert ledger.epochs_spent() == 4 * (1 + 2)
+
+
+def _number(record: Record) -> int:
+    return record.number
+
+
+def test_a_finished_study_can_be_given_more(finished: Outcome, continued: Ledger) -> None:
+    assert len(continued.with_status("done", "reused")) == 6
+    assert {n: continued.records[n].metrics for n in range(4)} == {
+        n: finished.ledger.records[n].metrics for n in range(4)
     }
     with pytest.raises(InputError, match="study 's' exists already"):
-        run_study(study(folder))
+        run_study(continued.config)
 
 
 def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(tmp_path: Path) -> None:
@@ -113,9 +140,9 @@ def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
     points = [{"T_e": T_e} for T_e in (1000.0, 800.0, 600.0, 500.0, 1.0, 1.5)]
     config = study(
         tmp_path,
-        trial={"epochs": 4, "data": {"name": "digits", "train_images": 600}},
+        trial={"epochs": 4},
         points=points,
-        objectives={"val_accuracy": "maximize"},
+        objectives={"quantization_gap": "minimize"},  # T_e alone decides it, however short
         early_stopping={"rungs": [0.5], "minimum": 4, "spared": 0.0},
     )
     ledger = run_study(config).ledger
@@ -187,39 +214,30 @@ def test_a_study_that_cannot_run_leaves_nothing_in_the_way(tmp_path: Path) -> No
     assert not StudyFolder(tmp_path, "s").config_path.exists()
 
 
-def _books(folder: Path) -> Ledger:
-    files = StudyFolder(folder, "s")
-    return open_ledger(files.config(), files)
-
-
-def test_confirm_and_recommend(finished: Outcome) -> None:
-    folder = Path(finished.ledger.config.storage.folder)
+def test_confirm_and_recommend(continued: Ledger, folder: Path) -> None:
     runner = CliRunner()
     chosen = runner.invoke(app, ["recommend", "s", "--runs", str(folder), "--json"])
-    assert json.loads(chosen.stdout)["trial"] in {r.number for r in _books(folder).front()}
+    front = {record.number for record in continued.front()}
+    assert json.loads(chosen.stdout)["trial"] in front
     refused = runner.invoke(app, ["recommend", "s", "--runs", str(folder), "--size", "1kB"])
     assert "no member of the front fits 1,000 bytes" in str(refused.exception)
-    result = runner.invoke(app, ["confirm", "s", "--seeds", "2", "--runs", str(folder), "--json"])
+    short = ["--seeds", "2", "--epochs", "1"]
+    result = runner.invoke(app, ["confirm", "s", *short, "--runs", str(folder), "--json"])
     rows = json.loads(result.stdout)
     assert {row["seeds"] for row in rows} == {2}
     assert all(0 <= row["test_accuracy"] <= 100 for row in rows)
-    assert len(rows) == len(_books(folder).front())
+    assert len(rows) == len(front)
 
 
-def test_mlflow_holds_the_study_its_trials_and_the_front(tmp_path: Path) -> None:
-    storage = {"folder": str(tmp_path), "mlflow": f"sqlite:///{tmp_path}/mlflow.db"}
-    early = {"rungs": [0.5], "spared": 1.0}
-    ledger = run_study(study(tmp_path, storage=storage, early_stopping=early)).ledger
-    ledger = run_study(
-        study(tmp_path, storage=storage, early_stopping=early, budget={"trials": 5}), resume=True
-    ).ledger
-    runs = load_runs("s", uri=storage["mlflow"]).set_index("trial")
+def test_mlflow_holds_the_study_its_trials_and_the_front(continued: Ledger) -> None:
+    ledger, uri = continued, continued.config.storage.mlflow
+    runs = load_runs("s", uri=uri).set_index("trial")
     mine = run_frame(ledger).set_index("trial")
-    assert sorted(runs.index) == sorted(mine.index) == list(range(5))
+    assert sorted(runs.index) == sorted(mine.index) == list(range(6))
     for name in ("status", "source", "on_front", "val_accuracy", "size_bytes", "T_e", "bits"):
         assert runs[name].sort_index().tolist() == mine[name].sort_index().tolist(), name
-    assert runs["run_id"].nunique() == 5
-    recorded = load_epochs("s", uri=storage["mlflow"])
+    assert runs["run_id"].nunique() == 6
+    recorded = load_epochs("s", uri=uri)
     written = epoch_frame(ledger)
     columns = ["trial", "rung", "epoch", "val_accuracy", "temperature"]
     order = columns[:3]
@@ -227,7 +245,7 @@ def test_mlflow_holds_the_study_its_trials_and_the_front(tmp_path: Path) -> None
         recorded[columns].sort_values(order, ignore_index=True),
         written[columns].sort_values(order, ignore_index=True),
     )
-    client = MlflowClient(storage["mlflow"])
+    client = MlflowClient(uri)
     (parent,) = [
         run
         for run in client.search_runs([client.get_experiment_by_name("s").experiment_id])

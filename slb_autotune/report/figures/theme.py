@@ -309,5 +309,6 @@ def save(figure: Figure, path: Path) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (path.with_name(path.name + suffix) for suffix in (".png", ".svg"))
     figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+    figure.set_layout_engine("none")  # the SVG takes the places that were found for the PNG
     svg.write_text(svg_text(figure, path.name), encoding="utf-8", newline="\n")
     return [png, svg]
