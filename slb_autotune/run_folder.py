@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -174,7 +175,7 @@ def check_same(config: TrialConfig, found: TrialConfig, where: str) -> None:
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that it is never seen half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)

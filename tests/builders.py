@@ -16,6 +16,7 @@ from slb_autotune.study_config import StudyConfig
 
 CIFAR = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
 
+# ResNet20 of width 4 on 64 digits for one epoch.
 TINY = {
     "network.width": 4,
     "data.train_images": 64,
@@ -27,8 +28,11 @@ TINY = {
 
 
 def tiny_config(**changes: Any) -> TrialConfig:
-    """ResNet20 of width 4 on 64 digits for one epoch; changes by dotted or short names."""
-    return TrialConfig.from_mapping(TINY).updated(changes)
+    """The same, but ResNet8: it trains in a third of the time; changes by name."""
+    base: dict[str, Any] = dict(TINY)
+    if "network.name" not in changes:
+        base["network.options"] = {"blocks": 1}
+    return TrialConfig.from_mapping(base).updated(changes)
 
 
 def tiny_network(bias: bool = False) -> nn.Sequential:
@@ -47,7 +51,7 @@ def tiny_network(bias: bool = False) -> nn.Sequential:
 
 
 def tiny_study(**changes: Any) -> StudyConfig:
-    """A study over T_e and the bits of each stage of `tiny_config`; changes by top-level key."""
+    """A study over T_e and the bits of each stage of ResNet20; changes by top-level key."""
     values = {
         "name": "tiny",
         "trial": TINY,

@@ -189,7 +189,7 @@ def test_the_estimate_is_the_profile_of_the_network_itself(norm):
     info = DataInfo("classification", 1, 10, 8)
     layout = lay_out(config, info)
     network = layout.network
-    assert len(layout.layers) == 18
+    assert len(layout.layers) == 6
     assert all(p.is_meta for p in network.parameters())
     assert all(b.is_meta for b in network.buffers())
     table = profile(network, (1, 8, 8))

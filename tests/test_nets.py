@@ -63,6 +63,14 @@ def test_resnet20_has_the_published_parameters():
     assert count(build("resnet20")) == expected == 269_722
 
 
+@pytest.mark.parametrize(("blocks", "parameters"), [(1, 75_290), (5, 464_154), (9, 853_018)])
+def test_more_blocks_are_the_deeper_networks_of_the_family(blocks, parameters):
+    """ResNet32 and ResNet56 have 0.46 and 0.85 million (He et al., 2016, table 6)."""
+    a_block = 2 * (9 * (16**2 + 32**2 + 64**2) + 2 * (16 + 32 + 64))
+    expected = count(build("resnet20")) + (blocks - 3) * a_block
+    assert count(build("resnet20", blocks=blocks)) == expected == parameters
+
+
 def test_the_readmes_order_adds_one_prelu_slope_a_channel():
     extra = count(build("resnet20", order="conv_prelu_bn")) - count(build("resnet20"))
     assert extra == 7 * 16 + 6 * 32 + 6 * 64
@@ -220,6 +228,12 @@ def test_a_function_of_any_keywords_gets_classes_and_options(mine):
             {"order": "bn_conv"},
             "network 'resnet20' cannot be built: order must be one of "
             "('conv_bn_relu', 'conv_prelu_bn'); got 'bn_conv'",
+            "",
+        ),
+        (
+            "resnet20",
+            {"blocks": 0},
+            "network 'resnet20' cannot be built: blocks must be at least 1; got 0",
             "",
         ),
         (

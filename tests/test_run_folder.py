@@ -192,7 +192,7 @@ def test_the_same_configuration_may_go_on(folder):
         ({"keep_float": []}, "keep_float is None there, [] here"),
         (
             {"network.options.order": "conv_prelu_bn"},
-            "network.options is {} there, {'order': 'conv_prelu_bn'} here",
+            "network.options is {'blocks': 1} there, {'blocks': 1, 'order': 'conv_prelu_bn'} here",
         ),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from slb_autotune.errors import ConfigError
 from slb_autotune.nets.blocks import UnitOrder, unit
 
 
@@ -35,23 +36,26 @@ class BasicBlock(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """One convolution, three stages of three blocks, global average, one linear layer."""
+    """One convolution, three stages of `blocks` blocks, global average, one linear layer."""
 
-    def __init__(self, width: int, in_channels: int, num_classes: int, order: UnitOrder) -> None:
+    def __init__(
+        self, width: int, in_channels: int, num_classes: int, order: UnitOrder, blocks: int
+    ) -> None:
         super().__init__()
         self.conv1, self.act1, self.bn1 = unit(in_channels, width, 3, 1, order)
         self.order = order
-        self.layer1 = self._stage(width, width, 1, order)
-        self.layer2 = self._stage(width, 2 * width, 2, order)
-        self.layer3 = self._stage(2 * width, 4 * width, 2, order)
+        self.layer1 = self._stage(width, width, 1, order, blocks)
+        self.layer2 = self._stage(width, 2 * width, 2, order, blocks)
+        self.layer3 = self._stage(2 * width, 4 * width, 2, order, blocks)
         self.fc = nn.Linear(4 * width, num_classes)
 
     @staticmethod
-    def _stage(in_channels: int, channels: int, stride: int, order: UnitOrder) -> nn.Sequential:
+    def _stage(
+        in_channels: int, channels: int, stride: int, order: UnitOrder, blocks: int
+    ) -> nn.Sequential:
+        first = BasicBlock(in_channels, channels, stride, order)
         return nn.Sequential(
-            BasicBlock(in_channels, channels, stride, order),
-            BasicBlock(channels, channels, 1, order),
-            BasicBlock(channels, channels, 1, order),
+            first, *(BasicBlock(channels, channels, 1, order) for _ in range(blocks - 1))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,6 +73,13 @@ def resnet20(
     in_channels: int = 3,
     num_classes: int = 10,
     order: UnitOrder = "conv_bn_relu",
+    blocks: int = 3,
 ) -> ResNet20:
-    """ResNet20; `order` "conv_prelu_bn" is the block order of the authors' README."""
-    return ResNet20(width, in_channels, num_classes, order)
+    """ResNet20; `order` "conv_prelu_bn" is the block order of the authors' README.
+
+    With other numbers of blocks in a stage it is another of the family: 5 make ResNet32, 9 make
+    ResNet56, and 1 makes ResNet8.
+    """
+    if blocks < 1:
+        raise ConfigError(f"blocks must be at least 1; got {blocks}")
+    return ResNet20(width, in_channels, num_classes, order, blocks)

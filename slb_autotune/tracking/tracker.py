@@ -41,6 +41,7 @@ class Tracker:
         self._files: list[tuple[Path, str]] = []
         self._told: set[str] = set()
         self._away = False
+        self._left = False
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
 
     @property
@@ -76,6 +77,7 @@ class Tracker:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
+        self._left = self._thread.is_alive()
         with self._lock:
             return len(self._waiting)
 
@@ -109,7 +111,9 @@ class Tracker:
         with self._lock:
             study, files, self._files = self._study, self._files, []
             trials = {**self._running, **self._waiting}
-        self._writer.state.files += [[str(path), where] for path, where in files]
+        if files:
+            self._writer.state.files += [[str(path), where] for path, where in files]
+            self._save(force=True)
         try:
             if study is not None:
                 self._writer.connect(study)
@@ -151,9 +155,11 @@ class Tracker:
             else:
                 self._running.pop(entry.number, None)
 
-    def _save(self) -> None:
+    def _save(self, *, force: bool = False) -> None:
+        if self._left:  # nobody waits for this thread any more: another tracker may be at work
+            return
         try:
-            self._writer.save(force=self._closing.is_set() and not self._waiting)
+            self._writer.save(force=force or (self._closing.is_set() and not self._waiting))
         except OSError as error:
             self._tell(f"tracking.json cannot be written: {self._words(error)}")
 

@@ -55,7 +55,7 @@ def test_the_best_ratio_compares_the_fastest_steps() -> None:
 
 
 def test_an_epoch_is_compared_with_its_bare_steps() -> None:
-    table = bench.epoch(images=200, rounds=1, root=None)
+    table = bench.epoch(images=100, rounds=1, root=None)
     assert table["what"].tolist() == ["bare steps", "epoch", "calibration", "validation"]
     assert isinstance(table, pd.DataFrame)
     assert table["ratio"].iloc[0] == 1

@@ -71,12 +71,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def recorded_study(folder: Path, trials: int) -> StudyConfig:
-    """Two at once, with rungs that everything passes, recorded in MLflow."""
+def recorded_study(folder: Path, trials: int, concurrent: int) -> StudyConfig:
+    """With rungs that everything passes, recorded in MLflow."""
     return study(
         folder,
         budget={"trials": trials},
-        resources={"concurrent": 2},
+        resources={"concurrent": concurrent},
         early_stopping={"rungs": [0.5], "spared": 1.0},
         storage={"folder": str(folder), "mlflow": f"sqlite:///{folder}/mlflow.db"},
     )
@@ -84,13 +84,13 @@ def recorded_study(folder: Path, trials: int) -> StudyConfig:
 
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> Outcome:
-    return run_study(recorded_study(folder, trials=4))
+    return run_study(recorded_study(folder, trials=4, concurrent=2))
 
 
 @pytest.fixture(scope="module")
 def continued(finished: Outcome, folder: Path) -> Ledger:
-    """The same, finished already, given two trials more."""
-    return run_study(recorded_study(folder, trials=6), resume=True).ledger
+    """The same, finished already, given two trials more, one at a time."""
+    return run_study(recorded_study(folder, trials=6, concurrent=1), resume=True).ledger
 
 
 def test_a_study_runs_to_its_budget(finished: Outcome) -> None:
@@ -119,21 +119,35 @@ def test_a_finished_study_can_be_given_more(finished: Outcome, continued: Ledger
         run_study(continued.config)
 
 
-def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """Seven listed points, one after the other: four that train and three that do not."""
+    folder = tmp_path_factory.mktemp("runs")
     again = {"weight_bits": 4, "seed": 3}
-    points = [again, {"weight_bits": 1}, {"activation_bits": 2}, again]
-    ledger = run_study(study(tmp_path, points=points)).ledger
-    done = ledger.with_status("done")
-    assert [record.number for record in done] == [0, 1, 2]
-    for record in done:
+    killer = {
+        "name": "tests.search.networks:killer",
+        "options": {"marker": str(folder / "killed")},
+    }
+    points = [
+        *(again, {"weight_bits": 1}, {"activation_bits": 2}, again),
+        {"optimizer.lr": 1e30, "lr_schedule.name": "constant"},
+        {"network.name": "tests.search.networks:broken"},
+        {"network": {"name": killer, "options": {"marker": str(folder / "killed")}}},
+    ]
+    return run_study(study(folder, points=points)).ledger
+
+
+def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(listed: Ledger) -> None:
+    for number in range(3):
+        record = listed.records[number]
         alone = train(record.config).metrics
         for name in ("val_accuracy", "val_loss", "train_loss", "quantization_gap", "size_bytes"):
             assert record.metrics[name] == alone[name], name
     # What was trained before is not trained again, and is marked.
-    repeated = ledger.records[3]
+    repeated = listed.records[3]
     assert (repeated.status, repeated.reused_from) == ("reused", 0)
-    assert repeated.metrics == ledger.records[0].metrics
-    assert not ledger.trial_folder(3).exists()
+    assert repeated.metrics == listed.records[0].metrics
+    assert not listed.trial_folder(3).exists()
 
 
 def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
@@ -157,24 +171,14 @@ def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
 
 class TestFailures:
     def test_a_failing_trial_is_recorded_and_a_killed_worker_tried_again(
-        self, tmp_path: Path
+        self, listed: Ledger
     ) -> None:
-        killer = {"name": "tests.search.networks:killer"}
-        options = {"marker": str(tmp_path / "killed")}
-        points = [
-            {"optimizer.lr": 1e30, "lr_schedule.name": "constant"},
-            {"network.name": "tests.search.networks:broken"},
-            {"network": {**killer, "options": options}},
-            {"weight_bits": 1},
-        ]
-        ledger = run_study(study(tmp_path, points=points)).ledger
-        statuses = [ledger.records[n].status for n in range(4)]
-        assert statuses == ["failed", "failed", "done", "done"]
-        assert (tmp_path / "killed").exists()
-        assert "the loss became nan in epoch 1" in ledger.records[0].reason
-        assert ledger.records[1].reason == 'KeyError: "a bug of the user\'s"'
-        error = tmp_path / "studies" / "s" / "trials" / "00001" / "error.txt"
-        assert "in forward" in error.read_text()
+        statuses = [listed.records[n].status for n in range(7)]
+        assert statuses == ["done"] * 3 + ["reused", "failed", "failed", "done"]
+        assert Path(listed.records[6].config.network.options["marker"]).exists()
+        assert "the loss became nan in epoch 1" in listed.records[4].reason
+        assert listed.records[5].reason == 'KeyError: "a bug of the user\'s"'
+        assert "in forward" in (listed.trial_folder(5) / "error.txt").read_text()
 
     def test_the_same_failure_again_and_again_stops_the_study(self, tmp_path: Path) -> None:
         trial = {"network": {"name": "tests.search.networks:broken", "width": 4}}

@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from slb_autotune.tracking import Tracker, load_epochs, load_runs, make_client
+from slb_autotune.tracking import Tracker, TrialEntry, load_epochs, load_runs, make_client
+from slb_autotune.tracking.writer import Writer
 from tests.tracking.told import (
     artifacts,
     contents,
@@ -103,7 +105,7 @@ def test_what_an_absent_server_missed_is_delivered_later(runs_folder, tmp_path, 
     tracker.start()
     tracker.attach(note, "notes")
     tracker.submit(study(runs_folder), [entry(runs_folder, 0), entry(runs_folder, 1)])
-    assert tracker.close(8) == 2
+    assert tracker.close(2) == 2
     warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert "secret" not in warnings[0]
@@ -112,6 +114,31 @@ def test_what_an_absent_server_missed_is_delivered_later(runs_folder, tmp_path, 
     later = record(runs_folder, [entry(runs_folder, 0), entry(runs_folder, 1)], uri)
     assert artifacts(make_client(uri), later.parent_id, "notes") == {"notes/note.txt"}
     assert len(load_runs("tiny", uri)) == 2
+
+
+def test_a_call_that_hangs_is_left_and_spoils_nothing_when_it_returns(runs_folder, monkeypatch):
+    """The next tracker of the same process has what was saved to itself."""
+    hang, sent = threading.Event(), Writer.send_trial
+
+    def slow(writer: Writer, trial: TrialEntry) -> None:
+        sent(writer, trial)
+        hang.wait(60)
+
+    monkeypatch.setattr(Writer, "send_trial", slow)
+    tracker = Tracker(None, runs_folder, "tiny", study_folder(runs_folder))
+    tracker.start()
+    tracker.submit(study(runs_folder), [entry(runs_folder, 0)])
+    wait_until(lambda: 0 in tracker.run_ids)
+    assert tracker.close(0.1) == 1
+    monkeypatch.setattr(Writer, "send_trial", sent)
+    record(runs_folder, [entry(runs_folder, 0), entry(runs_folder, 1)])
+    saved = (study_folder(runs_folder) / "tracking.json").read_bytes()
+    hang.set()
+    wait_until(lambda: not any(thread.name == "mlflow" for thread in threading.enumerate()))
+    assert (study_folder(runs_folder) / "tracking.json").read_bytes() == saved
+    runs, metrics = contents(runs_folder / "mlflow.db")
+    assert len(runs) == 3
+    assert set(runs.values()) == set(metrics.values()) == {1}
 
 
 def test_a_trial_that_cannot_be_recorded_stops_no_other(runs_folder, caplog):
