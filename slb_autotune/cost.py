@@ -25,7 +25,7 @@ from slb_autotune.quant.convert import quantize_watched, resolve_bits, watched_l
 from slb_autotune.quant.layers import LowBitLayer
 from slb_autotune.quant.rivals.base import WeightQuantizer
 from slb_autotune.quant.state_norm import StateBatchNorm2d
-from slb_autotune.quant.watch import watch
+from slb_autotune.quant.watch import Observation, watch
 
 COLUMNS = (
     "name",
@@ -170,15 +170,30 @@ class Layout:
     macs: dict[str, int]  # of every layer, for one example
 
 
-def lay_out(config: TrialConfig, info: DataInfo) -> Layout:
-    """Build the trial's network where it takes no memory, and run it once while it is float."""
+@dataclass(frozen=True)
+class _Sketch:
+    """A trial's float network on the meta device, and what a pass through it showed."""
+
+    network: nn.Module
+    seen: Observation
+
+    def layers(self, config: TrialConfig) -> list[str]:
+        return watched_layers(self.network, self.seen, keep_float=config.keep_float)
+
+
+def _sketch(config: TrialConfig, info: DataInfo) -> _Sketch:
     with torch.device("meta"):
         network = build_network(
             config.network, info.in_channels, info.num_classes, info.image_size
         )
         example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
-    seen = watch(network, example)
-    layers = watched_layers(network, seen, keep_float=config.keep_float)
+    return _Sketch(network, watch(network, example))
+
+
+def _laid_out(sketch: _Sketch, config: TrialConfig) -> Layout:
+    """Quantise the sketch's own network."""
+    network, seen = sketch.network, sketch.seen
+    layers = sketch.layers(config)
     names = {module: name for name, module in network.named_modules()}
     macs = {
         names[layer]: uses * prod(weight_shape(layer)) for layer, uses in seen.positions.items()
@@ -195,6 +210,11 @@ def lay_out(config: TrialConfig, info: DataInfo) -> Layout:
             keep_float=config.keep_float,
         )
     return Layout(network, layers, macs)
+
+
+def lay_out(config: TrialConfig, info: DataInfo) -> Layout:
+    """Build the trial's network where it takes no memory, and run it once while it is float."""
+    return _laid_out(_sketch(config, info), config)
 
 
 def estimate(config: TrialConfig, info: DataInfo) -> Cost:
@@ -218,6 +238,7 @@ class CostModel:
 
     def __init__(self, info: DataInfo) -> None:
         self.info = info
+        self._sketches: dict[str, _Sketch] = {}
         self._shares: dict[str, _Shares] = {}
         self._layers: dict[str, list[str]] = {}
 
@@ -225,8 +246,7 @@ class CostModel:
         """The layers whose bits can be set."""
         key = _network_key(config)
         if key not in self._layers:
-            plain = config.updated({"weight_bits": 32, "activation_bits": 32})
-            self._layers[key] = lay_out(plain, self.info).layers
+            self._layers[key] = self._sketch(config).layers(config)
         return self._layers[key]
 
     def cost(self, config: TrialConfig) -> Cost:
@@ -253,8 +273,15 @@ class CostModel:
             # Going through 32 bits first keeps every step valid, whatever the bits were.
             plain = config.updated({"weight_bits": 32, "activation_bits": 32})
             same = plain.updated({"weight_bits": pair[0], "activation_bits": pair[1]})
-            self._shares[key] = _shares(same, self.info)
+            layout = _laid_out(copy.deepcopy(self._sketch(same)), same)
+            self._shares[key] = _shares(layout, same)
         return self._shares[key]
+
+    def _sketch(self, config: TrialConfig) -> _Sketch:
+        key = repr(config.network)
+        if key not in self._sketches:
+            self._sketches[key] = _sketch(config, self.info)
+        return self._sketches[key]
 
 
 @dataclass(frozen=True)
@@ -285,8 +312,7 @@ def _network_key(config: TrialConfig) -> str:
     return repr((*parts, config.norm, config.optimizer.name, config.optimizer.momentum > 0))
 
 
-def _shares(config: TrialConfig, info: DataInfo) -> _Shares:
-    layout = lay_out(config, info)
+def _shares(layout: Layout, config: TrialConfig) -> _Shares:
     network = layout.network
     table = _table(network, layout.macs)
     everything = _Share(size_bytes(table), bitops(table), training_bytes(network, config))
