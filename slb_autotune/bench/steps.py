@@ -53,6 +53,10 @@ SIDES: dict[str, dict[str, object]] = {
 
 Step = Callable[[], None]
 
+# Where its tensors happen to lie in memory makes a network faster or slower by a few percent, for
+# as long as it lives: so all are made anew after so many turns, in another order.
+FRESH_TURNS = 5
+
 
 def method_sides(methods: Sequence[str]) -> dict[str, dict[str, object]]:
     """SLB's sides, and for each other method its fewest bits, activations included."""
@@ -118,33 +122,43 @@ def _measure_sides(
 ) -> pd.DataFrame:
     """Seconds of a step of each side, a column a side, in the turns that fit into `seconds`."""
     with isolated(threads, _CPU):
-        steps = {"plain torch": _plain_step(base, batch_size)}
-        steps |= {side: _step(base, change, batch_size) for side, change in sides.items()}
+        makers: dict[str, Callable[[], Step]] = {
+            "plain torch": lambda: _plain_step(base, batch_size)
+        }
         # Statistics of every fourth step make one step in four slower: there a turn is four steps.
         period = {side: int(str(change.get("norm.every", 1))) for side, change in sides.items()}
-        turns = {side: repeated(run, period.get(side, 1)) for side, run in steps.items()}
-        times = interleave(turns, seconds, clock)
+        for side, change in sides.items():
+            makers[side] = partial(_turn, base, change, batch_size, period[side])
+        times = interleave(makers, seconds, clock)
         return times / pd.Series(period).reindex(times.columns, fill_value=1)
 
 
 def interleave(
-    steps: Mapping[str, Step], seconds: float, clock: Callable[[], float]
+    makers: Mapping[str, Callable[[], Step]], seconds: float, clock: Callable[[], float]
 ) -> pd.DataFrame:
     """Seconds of a step of each side, a row a turn; three turns at least."""
-    for run in steps.values():
-        run()
     # In a new order every turn: nobody always runs after the same neighbour.
     random = np.random.default_rng(0)
     turns: list[dict[str, float]] = []
     end = time.perf_counter() + seconds
     while len(turns) < 3 or time.perf_counter() < end:
+        if len(turns) % FRESH_TURNS == 0:
+            steps = _fresh(makers, random.permutation(list(makers)).tolist())
         spent = {}
-        for name in random.permutation(list(steps)).tolist():
+        for name in random.permutation(list(makers)).tolist():
             began = clock()
             steps[name]()
             spent[name] = clock() - began
         turns.append(spent)
-    return pd.DataFrame(turns)[list(steps)]
+    return pd.DataFrame(turns)[list(makers)]
+
+
+def _fresh(makers: Mapping[str, Callable[[], Step]], order: Sequence[str]) -> dict[str, Step]:
+    """Every side made and warmed up."""
+    steps = {name: makers[name]() for name in order}
+    for run in steps.values():
+        run()
+    return steps
 
 
 def _batch(batch_size: int) -> tuple[Tensor, Tensor]:
@@ -169,6 +183,10 @@ def _step(base: TrialConfig, change: Mapping[str, object], batch_size: int) -> S
         optimizer.step()
 
     return run
+
+
+def _turn(base: TrialConfig, change: Mapping[str, object], batch_size: int, steps: int) -> Step:
+    return repeated(_step(base, change, batch_size), steps)
 
 
 def _plain_step(base: TrialConfig, batch_size: int) -> Step:

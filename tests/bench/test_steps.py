@@ -1,6 +1,8 @@
 """The benchmarks run and report ratios of the right things; how fast is for `bench` to say."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -11,14 +13,24 @@ from slb_autotune.config import TrialConfig
 SMALL = TrialConfig.from_mapping({"width": 4, "data.name": "cifar10"})
 
 
-def test_interleave_takes_turns() -> None:
+def test_interleave_takes_turns_and_makes_all_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
+    made: list[str] = []
     ticks = iter(range(1000))
-    steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
-    table = bench.interleave(steps, 0.0, lambda: float(next(ticks)))
+
+    def maker(name: str) -> Callable[[], bench.Step]:
+        def make() -> bench.Step:
+            made.append(name)
+            return partial(order.append, name)
+
+        return make
+
+    monkeypatch.setattr(bench, "FRESH_TURNS", 2)
+    table = bench.interleave({name: maker(name) for name in "ab"}, 0.0, lambda: next(ticks))
     turns = [order[i : i + 2] for i in range(0, len(order), 2)]
-    assert len(turns) == 4  # one to warm up, three that count
+    assert len(turns) == 5  # three that count, and one to warm up whenever all is made anew
     assert all(sorted(turn) == ["a", "b"] for turn in turns)
+    assert sorted(made) == ["a", "a", "b", "b"]
     assert table.to_dict("list") == {"a": [1.0] * 3, "b": [1.0] * 3}
 
 
