@@ -31,6 +31,10 @@ def step(
     method: Annotated[
         list[str] | None, typer.Option(help="Rivals to measure beside SLB; `all` for every one.")
     ] = None,
+    side: Annotated[
+        list[str] | None,
+        typer.Option(help="A row to measure beside the float ones; fewer rows, more turns."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """SLB step / float step, our float step / a plain one, and peak memory.
@@ -41,13 +45,15 @@ def step(
 
       slb-autotune bench step --network resnet20 --seconds 60
 
+      slb-autotune bench step --side "slb 2 bits" --side "slb 4 bits"
+
       slb-autotune bench step --method all --seconds 300
     """
     from slb_autotune.bench import steps
     from slb_autotune.registry import METHODS
 
     methods = list(METHODS) if method == ["all"] else [METHODS[name].name for name in method or []]
-    table = steps.step(network or ["resnet20"], seconds, threads, batch_size, methods)
+    table = steps.step(network or ["resnet20"], seconds, threads, batch_size, methods, side or ())
     print_table(table, as_json)
 
 

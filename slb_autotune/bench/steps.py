@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from slb_autotune.config import TrialConfig, activation_widths
 from slb_autotune.data import DataInfo, info
+from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.machine import isolated, keep_freed_memory
 from slb_autotune.nets import build_network
 from slb_autotune.optim import make_optimizer
@@ -71,11 +72,25 @@ def method_sides(methods: Sequence[str]) -> dict[str, dict[str, object]]:
     return sides
 
 
+def chosen_sides(sides: Sides, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
+    """The named sides and the float ones; all where none is named."""
+    for name in names:
+        if name not in sides:
+            raise ConfigError(f"no side is called {name!r}", nearest(name, sides))
+    kept = ("float", "float again", *names) if names else tuple(sides)
+    return {name: change for name, change in sides.items() if name in kept}
+
+
 def step(
-    networks: list[str], seconds: float, threads: int, batch_size: int, methods: Sequence[str]
+    networks: list[str],
+    seconds: float,
+    threads: int,
+    batch_size: int,
+    methods: Sequence[str],
+    names: Sequence[str] = (),
 ) -> pd.DataFrame:
     """A row for each network and side: its step over ours in float, by CPU and by wall time."""
-    sides = method_sides(methods)
+    sides = chosen_sides(method_sides(methods), names)
     rows = []
     for network in networks:
         base = TrialConfig.from_mapping({"network.name": network, "data.name": "cifar10"})

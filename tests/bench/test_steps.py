@@ -9,6 +9,7 @@ import pytest
 
 from slb_autotune.bench import steps as bench
 from slb_autotune.config import TrialConfig
+from slb_autotune.errors import ConfigError
 
 SMALL = TrialConfig.from_mapping({"width": 4, "data.name": "cifar10"})
 
@@ -44,6 +45,15 @@ def test_rivals_are_measured_at_their_fewest_bits() -> None:
     sides = bench.method_sides(["slb", "float", "dorefa", "bwn", "ttq", "tbn"])
     rivals = list(sides)[len(bench.SIDES) :]
     assert rivals == ["dorefa 1/1", "bwn 1/32", "ttq 2/32", "tbn 1/2"]
+
+
+def test_sides_are_chosen_by_name() -> None:
+    chosen = bench.chosen_sides(bench.SIDES, ["slb 4 bits"])
+    assert list(chosen) == ["float", "float again", "slb 4 bits"]
+    assert list(bench.chosen_sides(bench.SIDES, [])) == list(bench.SIDES)
+    with pytest.raises(ConfigError, match="no side is called 'slb 4 bit'") as caught:
+        bench.chosen_sides(bench.SIDES, ["slb 4 bit"])
+    assert caught.value.hint == "did you mean 'slb 4 bits'?"
 
 
 def test_the_table_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
