@@ -13,7 +13,7 @@ For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,6 +31,11 @@ from slb_autotune.quant.states import Annealed
 # enough to stay in the outer cache. An accelerator would rather see few large kernels.
 _CPU_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**26
+
+# Layers with fewer elements of A are worked on side by side: the start of their kernels would
+# cost more than copying A does.
+_CPU_SMALL = 2**16
+_ACCELERATOR_SMALL = 2**20
 
 _LOG2_E = math.log2(math.e)
 
@@ -52,14 +57,14 @@ def value_set(bits: int) -> Tensor:
     return torch.linspace(-1.0, 1.0, 2**bits, dtype=torch.float64).to(torch.get_default_dtype())
 
 
-def _block_of(A: Tensor) -> int:
-    return _CPU_BLOCK if A.device.type == "cpu" else _ACCELERATOR_BLOCK
+def _on_cpu(A: Tensor) -> bool:
+    return A.device.type == "cpu"
 
 
 def column_blocks(flat: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """A as an (m, n) matrix, and others as wide, in blocks of columns of a handy size."""
     rows, columns = flat.shape
-    block = _block_of(flat)
+    block = _CPU_BLOCK if _on_cpu(flat) else _ACCELERATOR_BLOCK
     # Shapes alone (the meta device) have no need of blocks, and may be of any size.
     if rows * columns <= block or flat.is_meta:
         yield flat, *others
@@ -82,72 +87,115 @@ def working_dtype(A: Tensor) -> torch.dtype:
 class _ExpectedWeights(Function):
     """W_c of every A, all with as many values, with the exact gradient of eq:wc.
 
-    Several A are worked on side by side, as one matrix: a small layer costs the start of its
-    kernels, not their work. Beside A and W_c it keeps the largest entry and the sum of each
-    softmax, two numbers a weight, so that the backward pass need not look for them again.
+    One call serves all layers: what can be done for all weights at once is, and the rest goes back
+    to back, so that what is written in between stays in the cache. Beside A and W_c it keeps the
+    largest entry and the sum of each softmax, two numbers a weight, so that the backward pass need
+    not look for them again.
     """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, T: float, *logits: Tensor) -> tuple[Tensor, ...]:
+        make = _binary_expectation if len(values) == 2 else _expectation
+        W, *sums = make(logits, values, T)
         ctx.T = T
-        flat = _side_by_side(logits)
-        sums: list[Tensor] = []
-        if len(values) == 2:
-            low, high = flat.unbind()
-            W = torch.sub(high, low).mul_(T / 2).tanh_()
-        else:
-            v = values.to(working_dtype(flat))
-            parts = [_expectation(block.to(v.dtype), v, T) for (block,) in column_blocks(flat)]
-            W, *sums = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-            W = W.to(flat.dtype)
         ctx.save_for_backward(values, W, *logits, *sums)
-        shapes = [A.shape[1:] for A in logits]
-        pieces = W.split([shape.numel() for shape in shapes])
-        return tuple(piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True))
+        pieces = zip(W.split(_widths(logits)), logits, strict=True)
+        return tuple(piece.view(A.shape[1:]) for piece, A in pieces)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         values, W, *rest = ctx.saved_tensors
         logits, sums = rest[: len(grads)], rest[len(grads) :]
-        g = torch.cat([grad.reshape(-1) for grad in grads]) if len(grads) > 1 else grads[0]
-        g, T = g.reshape(-1), ctx.T
+        g = _joined([grad.reshape(-1) for grad in grads])
         if len(values) == 2:
-            slope = torch.ops.aten.tanh_backward(g, W)
-            grad = slope * (values * (T / 2)).to(slope.dtype).view(-1, 1)
-        else:
-            grad = _expectation_grad(_side_by_side(logits), values, W, sums, g, T)
-        pieces = grad.split([A[0].numel() for A in logits], 1)
-        return None, None, *(p.reshape(A.shape) for p, A in zip(pieces, logits, strict=True))
+            return None, None, *_binary_expectation_grad(logits, values, ctx.T, W, g)
+        return None, None, *_expectation_grad(logits, values, ctx.T, (W, *sums), g)
 
 
-def _side_by_side(logits: Sequence[Tensor]) -> Tensor:
-    """Every A as an (m, n) matrix, one beside the other."""
-    flat = [A.reshape(A.shape[0], -1) for A in logits]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+def _binary_expectation(logits: Sequence[Tensor], values: Tensor, T: float) -> tuple[Tensor]:
+    """W_c = tanh(T (A_2 - A_1) / 2)."""
+    widths = _widths(logits)
+    W = logits[0].new_empty(sum(widths))
+    for A, w in zip(logits, W.split(widths), strict=True):
+        low, high = A.reshape(2, -1)
+        torch.sub(high, low, out=w)
+    return (W.mul_(T / 2).tanh_(),)
 
 
-def _expectation(block: Tensor, v: Tensor, T: float) -> tuple[Tensor, Tensor, Tensor]:
-    """W_c of a block, with max_i A_i and sum_i exp(T (A_i - max A))."""
-    top = block.amax(0)
-    E = shifted_powers(block, top, T)
-    total = E.sum(0)
-    return torch.mv(E.t(), v).div_(total), top, total
+def _binary_expectation_grad(
+    logits: Sequence[Tensor], values: Tensor, T: float, W: Tensor, g: Tensor
+) -> list[Tensor]:
+    """-+T / 2 (1 - W_c^2) g."""
+    slope = torch.ops.aten.tanh_backward(g, W)
+    sides = (values * (T / 2)).to(slope.dtype).view(2, 1)
+    pieces = zip(slope.split(_widths(logits)), logits, strict=True)
+    return [torch.mul(piece, sides).view(A.shape) for piece, A in pieces]
+
+
+def _expectation(
+    logits: Sequence[Tensor], values: Tensor, T: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """W_c, with max_i A_i and sum_i exp(T (A_i - max A))."""
+    dtype = working_dtype(logits[0])
+    v = values.to(dtype)
+    W, top, total = torch.empty((3, sum(_widths(logits))), dtype=dtype, device=v.device)
+    for _, flat, *parts in _stretches(logits, W, top, total):
+        for block, w, peak, mass in column_blocks(flat, *parts):
+            torch.amax(block.to(dtype), 0, out=peak)
+            E = shifted_powers(block, peak, T)
+            torch.sum(E, 0, out=mass)
+            torch.mv(E.t(), v, out=w)
+    return W.div_(total).to(logits[0].dtype), top, total
 
 
 def _expectation_grad(
-    flat: Tensor, values: Tensor, W: Tensor, sums: Sequence[Tensor], g: Tensor, T: float
-) -> Tensor:
-    """T P_i (v_i - W_c) g, with P made again from A and the sums of the forward pass."""
-    top, total = sums
-    v = values.view(-1, 1)
+    logits: Sequence[Tensor], values: Tensor, T: float, kept: Sequence[Tensor], g: Tensor
+) -> list[Tensor]:
+    """T P_i (v_i - W_c) g, with P made again from A and what the forward pass kept."""
+    W, top, total = kept
+    v = values.to(top.dtype).view(-1, 1)
     minus_pull = torch.div(g, total).mul_(-T)
     shift = torch.mul(W, minus_pull)
-    grad = torch.empty_like(flat, dtype=top.dtype)
-    for block, E, peak, offset, pull in column_blocks(flat, grad, top, shift, minus_pull):
-        shifted_powers(block, peak, T, out=E)
-        E.mul_(torch.addcmul(offset, v, pull, value=-1))
-    return grad.to(flat.dtype)
+    grads: list[Tensor] = []
+    for layers, flat, *parts in _stretches(logits, top, shift, minus_pull):
+        grad = torch.empty_like(flat, dtype=top.dtype)
+        for block, E, peak, offset, pull in column_blocks(flat, grad, *parts):
+            shifted_powers(block, peak, T, out=E)
+            E.mul_(torch.addcmul(offset, v, pull, value=-1))
+        pieces = zip(grad.to(flat.dtype).split(_widths(layers), 1), layers, strict=True)
+        grads += [piece.reshape(A.shape) for piece, A in pieces]
+    return grads
+
+
+def _widths(logits: Sequence[Tensor]) -> list[int]:
+    """How many weights each A is for."""
+    return [A.numel() // A.shape[0] for A in logits]
+
+
+def _stretches(logits: Sequence[Tensor], *others: Tensor) -> Iterator[tuple[Any, ...]]:
+    """What to work on at once: some A, the same as one (m, n) matrix, their part of `others`."""
+    stretches = _neighbours(logits)
+    widths = [sum(_widths(layers)) for layers in stretches]
+    parts = zip(*(other.split(widths) for other in others), strict=True)
+    for layers, columns in zip(stretches, parts, strict=True):
+        yield layers, _joined([A.reshape(A.shape[0], -1) for A in layers], 1), *columns
+
+
+def _neighbours(logits: Sequence[Tensor]) -> list[list[Tensor]]:
+    """A large A alone, small ones with the small ones beside them."""
+    small = _CPU_SMALL if _on_cpu(logits[0]) else _ACCELERATOR_SMALL
+    found: list[list[Tensor]] = []
+    for A in logits:
+        if found and max(A.numel(), found[-1][0].numel()) < small:
+            found[-1].append(A)
+        else:
+            found.append([A])
+    return found
+
+
+def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
 def expected_weights(logits: Sequence[Tensor], values: Tensor, T: float) -> tuple[Tensor, ...]:
@@ -259,8 +307,8 @@ class SLBLayer(LowBitLayer, Annealed):
         self._prepared = _Made((self._key(), self.temperature), self.logits.detach(), weight)
 
     def _key(self) -> tuple[object, ...]:
-        """What A is now; detach() shares storage and version counter."""
-        A = self.logits.detach()
+        """What A is now."""
+        A = self.logits
         return A.data_ptr(), A._version, A.dtype, A.device, _steps
 
     def codes(self) -> Tensor:
@@ -313,26 +361,18 @@ def prepare_weights(network: nn.Module) -> None:
     """
     if not torch.is_grad_enabled():
         return
-    layers = [m for m in network.modules() if isinstance(m, SLBLayer) and m.training]
-    for group in _groups(layer for layer in layers if layer.logits.requires_grad):
-        first = group[0]
-        made = expected_weights([layer.logits for layer in group], first.values, first.temperature)
-        for layer, weight in zip(group, made, strict=True):
+    kinds: dict[tuple[object, ...], list[SLBLayer]] = {}
+    for layer in network.modules():
+        if isinstance(layer, SLBLayer) and layer.training and layer.logits.requires_grad:
+            A = layer.logits
+            kind = (layer.bits, layer.temperature, A.dtype, A.device)
+            kinds.setdefault(kind, []).append(layer)
+    for layers in kinds.values():
+        first = layers[0]
+        logits = [layer.logits for layer in layers]
+        made = expected_weights(logits, first.values, first.temperature)
+        for layer, weight in zip(layers, made, strict=True):
             layer.prepare(weight)
-
-
-def _groups(layers: Iterable[SLBLayer]) -> list[list[SLBLayer]]:
-    """Layers of one kind that fit into a block together; one that is alone gains nothing."""
-    kinds: dict[tuple[object, ...], list[list[SLBLayer]]] = {}
-    for layer in layers:
-        A = layer.logits
-        kind = (layer.bits, layer.temperature, A.dtype, A.device)
-        groups = kinds.setdefault(kind, [[]])
-        taken = sum(other.logits.numel() for other in groups[-1])
-        if taken + A.numel() > _block_of(A):
-            groups.append([])
-        groups[-1].append(layer)
-    return [group for groups in kinds.values() for group in groups if len(group) > 1]
 
 
 class SLBConv2d(Convolution, SLBLayer):

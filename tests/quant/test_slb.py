@@ -122,12 +122,19 @@ def test_gradient_of_several_is_exact(bits: int) -> None:
     assert torch.autograd.gradcheck(lambda *A: expected_weights(A, values, 1.7), logits)
 
 
+def test_small_neighbours_are_worked_on_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CPU_SMALL", 40)
+    logits = [torch.zeros(4, n) for n in (5, 9, 10, 3, 2, 30, 8)]
+    widths = [[A.shape[1] for A in layers] for layers in module._neighbours(logits)]
+    assert widths == [[5, 9], [10], [3, 2], [30], [8]]
+
+
 class TestPreparedWeights:
     """W_c of all layers at once is what each layer makes for itself, and is never stale."""
 
     def network(self) -> nn.Sequential:
         torch.manual_seed(0)
-        widths = [1, 1, 2, 1, 2, 4]  # the last is alone with its bits
+        widths = [1, 1, 2, 2, 1, 2, 4]
         return nn.Sequential(*(SLBConv2d(3, 3, 3, padding=1, bits=b) for b in widths))
 
     def results(self, network: nn.Sequential) -> list[torch.Tensor]:
@@ -137,13 +144,16 @@ class TestPreparedWeights:
         return [y.detach(), *(layer.logits.grad.clone() for layer in network)]
 
     @pytest.mark.parametrize("block", [2**20, 400])
-    def test_the_results_are_the_same(self, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_CPU_BLOCK", block)
+    @pytest.mark.parametrize("small", [2**16, 0])
+    def test_the_results_are_the_same(
+        self, block: int, small: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         network = self.network()
         expected = self.results(network)
+        monkeypatch.setattr(module, "_CPU_BLOCK", block)
+        monkeypatch.setattr(module, "_CPU_SMALL", small)
         prepare_weights(network)
-        made = [layer._prepared is not None for layer in network]
-        assert made == ([True] * 5 + [False] if block > 400 else [True, True] + [False] * 4)
+        assert all(layer._prepared is not None for layer in network)
         for one, other in zip(self.results(network), expected, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
 
@@ -179,7 +189,13 @@ class TestPreparedWeights:
         network.train()[0].logits.requires_grad_(requires_grad=False)
         network[1].requires_grad_(requires_grad=False)
         prepare_weights(network)
-        assert [i for i, layer in enumerate(network) if layer._prepared is not None] == [2, 4]
+        assert [i for i, layer in enumerate(network) if layer._prepared is not None] == [
+            2,
+            3,
+            4,
+            5,
+            6,
+        ]
 
     def test_a_network_with_prepared_weights_can_be_copied(self) -> None:
         network = self.network()
