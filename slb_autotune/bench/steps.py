@@ -1,8 +1,9 @@
 """Speed of training: ratios, both sides interleaved in one run.
 
 Timings on a shared machine are noisy and drift. A step is compared with the float steps of the
-same turn, and the median over many turns is the ratio. Beside it stand the best times seen and
-their ratio.
+same turn, and the median over many turns is the ratio. Beside it stands the ratio of the fastest
+steps, taken within a few turns and then as a median too: the fastest steps of a whole run may be
+minutes apart, one side's in a quiet moment and the other's not.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ def ratio(times: pd.DataFrame, side: str) -> float:
 
 
 def best_ratio(times: pd.DataFrame, side: str) -> float:
-    """A side's fastest step / the fastest of the float steps, the mean of both of them."""
-    return float(times[side].min() / times[["float", "float again"]].min().mean())
+    """The same of the fastest steps that each set of networks made in its turns."""
+    return ratio(times.groupby(times.index // FRESH_TURNS).min(), side)
 
 
 def _measure_sides(
