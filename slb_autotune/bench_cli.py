@@ -59,8 +59,8 @@ def step(
 
 @bench_app.command()
 def epoch(
-    images: Annotated[int, typer.Option(help="Images of the epoch.")] = 2000,
-    rounds: Annotated[int, typer.Option(help="Epochs of each side; the best counts.")] = 3,
+    images: Annotated[int, typer.Option(help="Images of the epoch.")] = 1000,
+    rounds: Annotated[int, typer.Option(help="Epochs of each side; their median counts.")] = 9,
     root: Annotated[
         str | None, typer.Option(help="The real CIFAR-10; random pixels without it.")
     ] = None,

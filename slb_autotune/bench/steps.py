@@ -257,6 +257,7 @@ def _resident_peak() -> float:
 def epoch(images: int, rounds: int, root: str | None) -> pd.DataFrame:
     """A training epoch of 1-bit ResNet20 over its bare steps; calibration and validation apart.
 
+    A ratio is the median over the rounds, each side against the bare steps of the same round.
     Without `root` the images are random bytes in the layout of CIFAR-10: reading and augmenting
     them costs the same.
     """
@@ -273,18 +274,21 @@ def epoch(images: int, rounds: int, root: str | None) -> pd.DataFrame:
         with isolated(1, _CPU):
             trial = Trial(config, info(config.data), _CPU)
             bare = _step(config, {}, config.batch_size)
-            times: dict[str, list[float]] = {"bare steps": [], "epoch": []}
-            apart: dict[str, list[float]] = {"calibration": [], "validation": []}
+            work: dict[str, Callable[[int], object]] = {
+                "bare steps": lambda _: repeated(bare, trial.steps)(),
+                "epoch": trial.train_epoch,
+                "calibration": trial.calibrate,
+                "validation": lambda _: trial.validate(),
+            }
             bare()
-            for number in range(rounds):
-                times["bare steps"].append(_cpu(repeated(bare, trial.steps)))
-                times["epoch"].append(_cpu(partial(trial.train_epoch, number)))
-                apart["calibration"].append(_cpu(partial(trial.calibrate, number)))
-                apart["validation"].append(_cpu(trial.validate))
-    reference = min(times["bare steps"])
-    return pd.DataFrame(
-        {"what": name, "cpu_s": min(values), "ratio": min(values) / reference}
-        for name, values in (times | apart).items()
+            rows = [
+                {what: _cpu(partial(run, number)) for what, run in work.items()}
+                for number in range(rounds)
+            ]
+    times = pd.DataFrame(rows)
+    ratios = times.div(times["bare steps"], axis=0).median()
+    return pd.DataFrame({"what": list(times), "cpu_s": times.min(), "ratio": ratios}).reset_index(
+        drop=True
     )
 
 
