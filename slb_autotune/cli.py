@@ -11,6 +11,7 @@ import typer
 from slb_autotune.bench_cli import bench_app
 from slb_autotune.cli_output import (
     DEFAULT_RUNS,
+    STUDY_KEYS,
     JsonFlag,
     RunsFolder,
     find_run,
@@ -19,6 +20,7 @@ from slb_autotune.cli_output import (
     parse_value,
     print_json,
     print_table,
+    table_rows,
 )
 from slb_autotune.errors import InputError, SlbError, nearest
 from slb_autotune.report_cli import add_commands as add_report_commands
@@ -36,9 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(bench_app, name="bench")
-add_commands(app)
-add_report_commands(app)
 
 
 def main() -> None:
@@ -79,10 +78,11 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(short_help="Train one network.")
 def train(
     source: Annotated[
-        str, typer.Argument(help="A recipe's name (slb-autotune list recipes) or a YAML file.")
+        str,
+        typer.Argument(help="A recipe (slb-autotune list recipes), a YAML file, or STUDY:TRIAL."),
     ] = "digits",
     network: Annotated[str | None, typer.Option(help="Network, or torchvision:NAME.")] = None,
     width: Annotated[int | None, typer.Option(help="Channels of the first stage.")] = None,
@@ -90,7 +90,8 @@ def train(
     root: Annotated[str | None, typer.Option(help="Where the data is.")] = None,
     method: Annotated[str | None, typer.Option(help="slb, float or a rival.")] = None,
     weight_bits: Annotated[
-        str | None, typer.Option(help="A number, or a map: '{layer1.*: 2, \"*\": 1}'.")
+        str | None,
+        typer.Option(help="A number, or a map: '{layer1.*: 2, \"*\": 1}'; the rest is float."),
     ] = None,
     activation_bits: Annotated[str | None, typer.Option(help="The same for activations.")] = None,
     schedule: Annotated[str | None, typer.Option(help="linear, sin, exp or cosine.")] = None,
@@ -175,8 +176,10 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
                     config, view.report, folder=folder, fresh=fresh, progress=view.progress
                 )
         except KeyboardInterrupt:
+            begun = files.checkpoint_path.exists()
+            kept = f"whole epochs are kept in {folder}" if begun else "nothing was kept yet"
             _complain(
-                f"stopped in epoch {view.epoch}; whole epochs are kept in {folder}",
+                f"stopped in epoch {view.epoch}; {kept}",
                 "give the same command again to go on.",
             )
             raise typer.Exit(130) from None
@@ -189,12 +192,12 @@ def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> Non
         typer.echo(f"\nrun        {folder}\ntest set   slb-autotune evaluate {folder}")
 
 
-@app.command()
+@app.command(short_help="Measure a trained network on the test set.")
 def evaluate(
     run: Annotated[str, typer.Argument(help="A run's folder, or its name in the runs folder.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     layers: Annotated[
-        bool, typer.Option("--layers", help="Show bits, bytes and hardening of every layer.")
+        bool, typer.Option("--layers", help="Also bits, bytes and hardening of every layer.")
     ] = False,
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
@@ -210,19 +213,21 @@ def evaluate(
     folder = find_run(run, runs)
     from slb_autotune import training
 
-    if layers:
-        print_table(training.describe_layers(folder), as_json)
-        return
     metrics = training.evaluate(folder, device=device)
+    table = training.describe_layers(folder) if layers else None
     if as_json:
-        print_json({"folder": str(folder), "metrics": metrics})
+        rows = {} if table is None else {"layers": table_rows(table)}
+        print_json({"folder": str(folder), "metrics": metrics, **rows})
         return
+    if table is not None:
+        print_table(table, as_json)
+        typer.echo()
     width = max(map(len, metrics))
     for name, value in metrics.items():
         typer.echo(f"{name:{width}}  {value:,.3f}".rstrip("0").rstrip("."))
 
 
-@app.command()
+@app.command(short_help="Check a trial's or a study's file without running it.")
 def validate(
     file: Annotated[Path, typer.Argument(help="A trial's or a study's YAML file.")],
     as_json: JsonFlag = False,
@@ -234,7 +239,7 @@ def validate(
     from slb_autotune.config import TrialConfig, parse_yaml, read_text
 
     values = parse_yaml(read_text(file), str(file))
-    if {"space", "points"} & values.keys():
+    if STUDY_KEYS & values.keys():
         _validate_study(file, as_json)
         return
     config = TrialConfig.from_mapping(values, str(file))
@@ -259,7 +264,7 @@ def _validate_study(file: Path, as_json: bool) -> None:
         typer.echo(f"{file} is valid: study {study.name}, {goals}")
 
 
-@app.command(name="list")
+@app.command(name="list", short_help="Networks, data sets, methods, schedules, recipes, runs.")
 def list_(
     kind: Annotated[
         str | None,
@@ -308,3 +313,8 @@ def run_name(config: TrialConfig) -> str:
     network = config.network.name.replace(":", "-").replace("/", "-")
     widths = f"w{bits(config.weight_bits)}a{bits(config.activation_bits)}"
     return f"{network}-{config.data.name}-{widths}-{config.digest}"
+
+
+add_commands(app)
+add_report_commands(app)
+app.add_typer(bench_app, name="bench", short_help="Measure speed and search quality.")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slb_autotune.config import TrialConfig
 
 DEFAULT_RUNS = Path("slb-runs")
+STUDY_KEYS = frozenset({"space", "points"})  # what a study's file has and a trial's has not
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunsFolder = Annotated[
     Path, typer.Option("--runs", help="The folder that holds everything of this machine.")
@@ -25,7 +26,7 @@ RunsFolder = Annotated[
 
 def load_config(source: str) -> TrialConfig:
     """The trial that a word names: a recipe, STUDY:NUMBER, or a YAML file."""
-    from slb_autotune.config import TrialConfig
+    from slb_autotune.config import TrialConfig, parse_yaml, read_text
     from slb_autotune.recipes import RECIPES, recipe
 
     if source in RECIPES:
@@ -35,7 +36,13 @@ def load_config(source: str) -> TrialConfig:
         return _trial_of_study(name, int(number))
     path = Path(source)
     if path.suffix in (".yaml", ".yml") or path.exists():
-        return TrialConfig.from_file(path)
+        values = parse_yaml(read_text(path), source)
+        if STUDY_KEYS & values.keys():
+            raise ConfigError(
+                f"{source} is a study, which has many trials",
+                f"run it: slb-autotune {'search' if 'space' in values else 'confirm'} {source}",
+            )
+        return TrialConfig.from_mapping(values, source)
     raise ConfigError(f"{source!r} is neither a recipe nor a YAML file", nearest(source, RECIPES))
 
 
@@ -90,9 +97,15 @@ def find_run(run: str, runs: Path) -> Path:
 def print_table(table: pd.DataFrame, as_json: bool) -> None:
     """A table for people or for programs."""
     if as_json:
-        print_json(json.loads(table.to_json(orient="records")))
+        print_json(table_rows(table))
     else:
         typer.echo(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
+
+
+def table_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as JSON has it: an object a row."""
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return rows
 
 
 def print_json(value: Any) -> None:

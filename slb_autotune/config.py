@@ -262,7 +262,8 @@ class TrialConfig(Section):
     data: Annotated[DataConfig, BeforeValidator(_by_name)] = DataConfig()
     method: str = Field("slb", description="how weights are quantised")
     weight_bits: Bits = Field(
-        1, description="for all layers, or a mapping from layer name (or pattern) to bits"
+        1,
+        description="of all layers, or a map from names or patterns; what it leaves out is float",
     )
     activation_bits: Bits = Field(32, description="the same for activations")
     activation: str = Field(
@@ -315,14 +316,17 @@ class TrialConfig(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> TrialConfig:
-        _check_widths("weight_bits", self.weight_bits, METHODS[self.method].details["weight_bits"])
+        allowed = METHODS[self.method].details["weight_bits"]
+        _check_widths("weight_bits", f"method {self.method!r}", self.weight_bits, allowed)
         if not self.quantises and set(_widths_of(self.activation_bits)) != {32}:
             raise ValueError(
                 "activation_bits apply to quantised layers, and with these weight_bits "
                 "no layer is quantised; set activation_bits to 32 or lower weight_bits"
             )
         widths = activation_widths(self.method, self.activation)
-        _check_widths("activation_bits", self.activation_bits, widths)
+        owner = "method" if self.activation == "method" else "activation"
+        chosen = f"{owner} {getattr(self, owner)!r}"
+        _check_widths("activation_bits", chosen, self.activation_bits, widths)
         network = NETWORKS.get(self.network.name) if ":" not in self.network.name else None
         task = DATASETS[self.data.name].details["task"]
         if network is not None and network.details["task"] != task:
@@ -434,11 +438,13 @@ def _widths_of(bits: int | dict[str, int]) -> list[int]:
     return list(bits.values()) if isinstance(bits, dict) else [bits]
 
 
-def _check_widths(field: str, bits: int | dict[str, int], allowed: tuple[int, ...]) -> None:
+def _check_widths(
+    field: str, owner: str, bits: int | dict[str, int], allowed: tuple[int, ...]
+) -> None:
     for width in _widths_of(bits):
         if width != 32 and width not in allowed:
             words = ", ".join(map(str, sorted({*allowed, 32})))
-            raise ValueError(f"{field} must be one of {words} here; got {width}")
+            raise ValueError(f"{field} must be one of {words} with {owner}; got {width}")
 
 
 # The alternatives of a union, which pydantic adds to the place of an error.

@@ -12,8 +12,9 @@ from slb_autotune.cli_output import DEFAULT_RUNS, JsonFlag, RunsFolder, find_run
 
 def add_commands(app: typer.Typer) -> None:
     """Put the commands on the command line."""
-    for command in (report, export, ui):
-        app.command()(command)
+    app.command(short_help="The page of a study, or the paper's tables.")(report)
+    app.command(short_help="Pack a trained network into its low-bit file.")(export)
+    app.command(short_help="Serve MLflow's pages, and a study's dashboard.")(ui)
 
 
 def report(

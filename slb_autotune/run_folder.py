@@ -36,13 +36,17 @@ class RunFolder:
         self.histograms_path = self.path / "histograms.safetensors"
         self.result_path = self.path / "result.json"
 
-    def open(self, config: TrialConfig) -> None:
-        """Make the folder for `config`, or check that it is this configuration's."""
+    def check(self, config: TrialConfig) -> None:
+        """Refuse a folder that holds the run of another configuration."""
         if self.config_path.exists():
             check_same(config, self.config(), str(self.path))
-            return
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.config_path, config.to_yaml().encode())
+
+    def open(self, config: TrialConfig) -> None:
+        """Make the folder for `config`, or check that it is this configuration's."""
+        self.check(config)
+        if not self.config_path.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.config_path, config.to_yaml().encode())
 
     def clear(self) -> None:
         """Forget the run that is here."""

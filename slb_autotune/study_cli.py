@@ -43,8 +43,11 @@ Seconds = Annotated[float | None, typer.Option(help="Wall-clock seconds, in all.
 
 def add_commands(app: typer.Typer) -> None:
     """Put the commands on the command line."""
-    for command in (search, resume, confirm, recommend, sensitivity):
-        app.command()(command)
+    app.command(short_help="Run a study: Ray trains the trials, Optuna chooses them.")(search)
+    app.command(short_help="Go on with a study that was stopped or killed.")(resume)
+    app.command(short_help="Train the front again, several seeds, and test it.")(confirm)
+    app.command(short_help="The best network of a study under a budget.")(recommend)
+    app.command(short_help="How much loss each layer costs at each bit-width.")(sensitivity)
 
 
 def search(

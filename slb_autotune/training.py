@@ -85,11 +85,13 @@ def train(
         check_memory(cost, available, str(device))
     files = None if folder is None else RunFolder(folder)
     if files is not None and not fresh:
-        files.open(config)
+        files.check(config)
     with isolated(config.threads, device):
         trial = Trial(config, info, device)
-        if files is not None and fresh:
-            files.clear()
+        # Only now: what cannot start leaves no folder behind, and forgets nothing.
+        if files is not None:
+            if fresh:
+                files.clear()
             files.open(config)
         trial.start(files)
         for epoch in range(trial.epochs_done, config.epochs):
@@ -133,8 +135,8 @@ class Trial:
 
     @property
     def images(self) -> int:
-        """Training images that an epoch shows."""
-        return self.steps * self.config.batch_size
+        """Training images that an epoch shows: full batches, or all in one that is not full."""
+        return min(self.steps * self.config.batch_size, len(self.train_split))
 
     def start(self, files: RunFolder | None) -> None:
         """Take up the folder's checkpoint, or begin, and leave a checkpoint of the beginning."""

@@ -141,6 +141,11 @@ def test_a_stopped_run_goes_on_to_the_end_and_can_be_evaluated(slb, tmp_path):
     assert 0 <= metrics["test_accuracy"] <= 100
     assert metrics["size_bytes"] == result["metrics"]["size_bytes"]
 
+    both = slb("evaluate", "run", "--layers", "--json").json()
+    assert both["metrics"] == metrics
+    assert sum(layer["bytes"] for layer in both["layers"]) == metrics["size_bytes"]
+    assert "test_accuracy" in slb("evaluate", "run", "--layers").out
+
 
 def flat(ended: Ended) -> tuple[str, int]:
     return ended.err, re.MULTILINE
@@ -242,6 +247,11 @@ def test_wrong_usage_exits_with_2(slb, arguments):
             "did you mean 'digits'?",
         ),
         (
+            ["train", "--method", "bnn", "--weight-bits", "2"],
+            "configuration: weight_bits must be one of 1, 32 with method 'bnn'; got 2",
+            "`slb-autotune list fields` shows every field.",
+        ),
+        (
             ["train", "--weight-bits", "5"],
             "configuration: weight_bits: bits must be one of 1, 2, 3, 4, 8, 32; got 5",
             "`slb-autotune list fields` shows every field.",
@@ -286,6 +296,20 @@ def test_wrong_usage_exits_with_2(slb, arguments):
 def test_bad_input_gets_one_sentence_and_a_hint(slb, tmp_path, arguments, message, hint):
     assert complaint(slb(*arguments)) == (message, hint)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_its_data_leaves_no_folder(slb, tmp_path):
+    message, _ = complaint(slb("train", "cifar10_resnet20_short", "--root", "nowhere"))
+    assert "nowhere" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("key", "command"), [("space", "search"), ("points", "confirm")])
+def test_training_a_study_names_the_command_for_it(slb, tmp_path, key, command):
+    (tmp_path / "study.yaml").write_text(f"name: mine\n{key}: {{}}\n")
+    message, hint = complaint(slb("train", "study.yaml"))
+    assert message == "study.yaml is a study, which has many trials"
+    assert hint == f"run it: slb-autotune {command} study.yaml"
 
 
 def test_bad_yaml_in_an_option_names_the_option(slb):

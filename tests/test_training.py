@@ -142,6 +142,12 @@ def test_without_validation_the_whole_training_set_trains() -> None:
     assert not any(name.startswith("val") for name in trial.run_epoch(0))
 
 
+@pytest.mark.parametrize(("batch_size", "images"), [(60, 180), (10_000, 200)])
+def test_images_of_an_epoch_are_those_of_full_batches_or_all(batch_size: int, images: int) -> None:
+    config = small(batch_size=batch_size)
+    assert Trial(config, data.info(config.data), CPU).images == images
+
+
 class TestTheSameNumbers:
     def test_alone_and_after_another_run(self) -> None:
         alone = train(small())
