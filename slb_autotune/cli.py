@@ -91,7 +91,9 @@ def train(
     method: Annotated[str | None, typer.Option(help="slb, float or a rival.")] = None,
     weight_bits: Annotated[
         str | None,
-        typer.Option(help="A number, or a map: '{layer1.*: 2, \"*\": 1}'; the rest is float."),
+        typer.Option(
+            help="A number, or a map: '{layer1.*: 2, \"*\": 1}'; what it leaves out is float."
+        ),
     ] = None,
     activation_bits: Annotated[str | None, typer.Option(help="The same for activations.")] = None,
     schedule: Annotated[str | None, typer.Option(help="linear, sin, exp or cosine.")] = None,

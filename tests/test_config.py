@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -301,9 +300,7 @@ def test_an_unknown_device_is_refused(device):
 
 def test_a_quantiser_refuses_bits_that_it_does_not_have():
     message = error_of({"activation": "sign", "activation_bits": 2}).message
-    assert re.search(
-        r"activation_bits must be one of 1, 32 with (method|activation) '\w+'; got 2$", message
-    )
+    assert message.endswith("activation_bits must be one of 1, 32 with activation 'sign'; got 2")
 
 
 def test_the_method_float_means_32_bits():

@@ -189,13 +189,8 @@ class TestPreparedWeights:
         network.train()[0].logits.requires_grad_(requires_grad=False)
         network[1].requires_grad_(requires_grad=False)
         prepare_weights(network)
-        assert [i for i, layer in enumerate(network) if layer._prepared is not None] == [
-            2,
-            3,
-            4,
-            5,
-            6,
-        ]
+        made = [layer._prepared is not None for layer in network]
+        assert made == [False, False, True, True, True, True, True]
 
     def test_a_network_with_prepared_weights_can_be_copied(self) -> None:
         network = self.network()
