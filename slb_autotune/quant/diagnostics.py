@@ -10,8 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from slb_autotune.quant.expectation import column_blocks, negative_peak, powers
 from slb_autotune.quant.layers import LowBitLayer, low_bit_layers
-from slb_autotune.quant.slb import SLBLayer, column_blocks, shifted_powers, working_dtype
+from slb_autotune.quant.slb import SLBLayer
 
 FROZEN_ABOVE = 0.999  # the paper's threshold on max p
 BINS = 41  # of a histogram: odd, so that zero has a bin of its own
@@ -90,8 +91,7 @@ def _hardening(layer: SLBLayer, codes: Tensor) -> dict[str, float]:
     W_q = layer.values[codes.reshape(-1).int()]
     gap = frozen = entropy = 0.0
     for block, part in column_blocks(flat, W_q):
-        block = block.to(working_dtype(flat))
-        P = shifted_powers(block, block.amax(0), layer.temperature)
+        P = powers(block, negative_peak(block, layer.temperature), layer.temperature)
         P = P.div_(P.sum(0)).double()
         gap += float((part - (P * values).sum(0)).abs().sum())
         frozen += float((P.amax(0) > FROZEN_ABOVE).sum())

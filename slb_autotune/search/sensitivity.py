@@ -33,7 +33,7 @@ from slb_autotune.data.base import CPU
 from slb_autotune.errors import ConfigError, TrainingFailed
 from slb_autotune.machine import isolated, resolve_device
 from slb_autotune.quant.convert import quantisable_layers
-from slb_autotune.quant.slb import value_set
+from slb_autotune.quant.expectation import value_set
 from slb_autotune.quant.state_norm import estimate_statistics, state_norms
 from slb_autotune.run_folder import RunFolder, write_atomically
 from slb_autotune.training import derive_seed, formatted, load_run, measure, train
