@@ -171,21 +171,22 @@ def _shared(block: Tensor, *others: Tensor) -> Iterator[Tensor]:
     Torch gives every thread as many consecutive elements of a result. In shares of whole columns
     a thread finds what it wrote itself in its own cache, also where it adds up over rows.
     """
-    columns = block.shape[1]
+    rows, columns = block.shape
     k = min(torch.get_num_threads(), block.numel() // _GRAIN) if _on_cpu(block) else 1
     k = next((k for k in range(k, 1, -1) if columns % k == 0), 1)
-    yield block.unflatten(1, (k, -1)).transpose(0, 1)
+    yield block.view(rows, k, columns // k).transpose(0, 1)
     for other in others:
         yield other.view(k, -1)
 
 
 def _weighted_sum(E: Tensor, weights: Tensor, out: Tensor) -> None:
     """sum_i weights_i E_i for every column."""
-    if len(E) == 1:
+    shares = E.shape[0]
+    if shares == 1:
         # Not a matrix product, for which a GPU may be set to round its factors.
         torch.mv(E[0].t(), weights, out=out[0])
     else:
-        torch.bmm(weights.expand(len(E), 1, -1), E, out=out.unsqueeze(1))
+        torch.bmm(weights.expand(shares, 1, -1), E, out=out.unsqueeze(1))
 
 
 def _widths(flats: Sequence[Tensor]) -> list[int]:
