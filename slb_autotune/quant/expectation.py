@@ -24,8 +24,9 @@ _CPU_BLOCK = 2**20
 _ACCELERATOR_BLOCK = 2**26
 
 # Layers with fewer elements of A are worked on side by side: the start of their kernels would
-# cost more than copying A does.
-_CPU_SMALL = 2**16
+# cost more than copying A does. The backward pass copies twice, there and back.
+_CPU_SMALL = 2**18
+_CPU_SMALL_BACK = 2**16
 _ACCELERATOR_SMALL = 2**20
 
 # Elements that torch gives a thread of its own on a CPU (at::internal::GRAIN_SIZE).
@@ -137,7 +138,7 @@ def _expectation(
     v = values.to(dtype)
     ones = torch.ones_like(v)
     W, shift, total = torch.empty((3, sum(_widths(flats))), dtype=dtype, device=v.device)
-    for _, flat, *columns in _stretches(flats, W, shift, total):
+    for _, flat, *columns in _stretches(flats, _CPU_SMALL, W, shift, total):
         for block, *parts in column_blocks(flat, *columns):
             shares, w, peak, mass = _shared(block, *parts)
             negative_peak(shares, T, 1, out=peak)
@@ -154,15 +155,26 @@ def _expectation_grad(
     """T P_i (v_i - W_c) g, with P made again from A and what the forward pass kept."""
     W, shift, total = kept
     v = values.to(shift.dtype).view(-1, 1)
-    minus_pull = torch.div(g, total).mul_(-T)
-    offset = torch.mul(W, minus_pull)
+    pull = torch.div(g, total).mul_(T / 2)
     grads: list[Tensor] = []
-    for layers, flat, *columns in _stretches(flats, shift, offset, minus_pull):
+    for layers, flat, *columns in _stretches(
+        flats, _CPU_SMALL_BACK, W.to(shift.dtype), shift, pull
+    ):
         grad = torch.empty_like(flat, dtype=shift.dtype)
-        for block, E, peak, start, pull in column_blocks(flat, grad, *columns):
-            powers(block, peak, T, out=E).mul_(torch.addcmul(start, v, pull, value=-1))
+        for block, E, w, peak, half in column_blocks(flat, grad, *columns):
+            powers(block, peak, T, out=E).mul_(half)
+            _times_twice_difference(E, v, w)
         grads += grad.to(flat.dtype).split(_widths(layers), 1)
     return grads
+
+
+def _times_twice_difference(E: Tensor, v: Tensor, w: Tensor) -> None:
+    """2 (v_i - w) E_i, in place."""
+    if _on_cpu(E):
+        # The gradient of a squared error: one kernel, and no difference is written down.
+        torch.ops.aten.mse_loss_backward(E, v, w, 0, grad_input=E)
+    else:
+        E.mul_(2 * (v - w))
 
 
 def _shared(block: Tensor, *others: Tensor) -> Iterator[Tensor]:
@@ -194,18 +206,19 @@ def _widths(flats: Sequence[Tensor]) -> list[int]:
     return [flat.shape[1] for flat in flats]
 
 
-def _stretches(flats: Sequence[Tensor], *others: Tensor) -> Iterator[tuple[Any, ...]]:
+def _stretches(
+    flats: Sequence[Tensor], cpu_small: int, *others: Tensor
+) -> Iterator[tuple[Any, ...]]:
     """What to work on at once: some A, the same as one (m, n) matrix, their part of `others`."""
-    stretches = _neighbours(flats)
+    stretches = _neighbours(flats, cpu_small if _on_cpu(flats[0]) else _ACCELERATOR_SMALL)
     widths = [sum(_widths(layers)) for layers in stretches]
     parts = zip(*(other.split(widths) for other in others), strict=True)
     for layers, columns in zip(stretches, parts, strict=True):
         yield layers, _joined(layers, 1), *columns
 
 
-def _neighbours(flats: Sequence[Tensor]) -> list[list[Tensor]]:
+def _neighbours(flats: Sequence[Tensor], small: int) -> list[list[Tensor]]:
     """A large A alone, small ones with the small ones beside them."""
-    small = _CPU_SMALL if _on_cpu(flats[0]) else _ACCELERATOR_SMALL
     found: list[list[Tensor]] = []
     for A in flats:
         if found and max(A.numel(), found[-1][0].numel()) < small:

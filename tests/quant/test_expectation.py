@@ -85,10 +85,9 @@ def test_gradient_of_several_is_exact(bits: int) -> None:
     assert torch.autograd.gradcheck(lambda *A: expected_weights(A, values, 1.7), logits)
 
 
-def test_small_neighbours_are_worked_on_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CPU_SMALL", 40)
+def test_small_neighbours_are_worked_on_side_by_side() -> None:
     logits = [torch.zeros(4, n) for n in (5, 9, 10, 3, 2, 30, 8)]
-    widths = [[A.shape[1] for A in layers] for layers in module._neighbours(logits)]
+    widths = [[A.shape[1] for A in layers] for layers in module._neighbours(logits, 40)]
     assert widths == [[5, 9], [10], [3, 2], [30], [8]]
 
 
@@ -143,3 +142,17 @@ class TestShares:
             assert torch.equal(shares[k], large[:, columns])
             assert torch.equal(parts[k], other[columns])
         assert len(next(module._shared(torch.randn(16, 30)))) == 1
+
+
+def test_the_way_of_an_accelerator_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = [torch.randn(16, n, requires_grad=True) for n in (6 * 4096, 30, 50)]
+    grads = [torch.randn(A.shape[1]) for A in logits]
+
+    def everything() -> list[torch.Tensor]:
+        weights = expected_weights(logits, value_set(4), 5.0)
+        return [*weights, *torch.autograd.grad(weights, logits, grads)]
+
+    ours = everything()
+    monkeypatch.setattr(module, "_on_cpu", lambda _: False)
+    for one, other in zip(ours, everything(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)

@@ -60,7 +60,7 @@ class TestPreparedWeights:
         return [y.detach(), *(layer.logits.grad.clone() for layer in network)]
 
     @pytest.mark.parametrize("block", [2**20, 400])
-    @pytest.mark.parametrize("small", [2**16, 0])
+    @pytest.mark.parametrize("small", [2**18, 0])
     def test_the_results_are_the_same(
         self, block: int, small: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -68,6 +68,7 @@ class TestPreparedWeights:
         expected = self.results(network)
         monkeypatch.setattr(expectation, "_CPU_BLOCK", block)
         monkeypatch.setattr(expectation, "_CPU_SMALL", small)
+        monkeypatch.setattr(expectation, "_CPU_SMALL_BACK", small)
         prepare_weights(network)
         assert all(layer._prepared is not None for layer in network)
         for one, other in zip(self.results(network), expected, strict=True):
