@@ -31,8 +31,8 @@ RECORD_BYTES = 1 + IMAGE_BYTES
 RECIPE = Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), padding=4, flip=True)
 
 HINT = (
-    f"set data.root to the folder that holds {BINARY} or {PYTHON} "
-    "(https://www.cs.toronto.edu/~kriz/cifar.html), or set data.download=true."
+    f"say where {BINARY} or {PYTHON} is with --set data.root=FOLDER "
+    "(https://www.cs.toronto.edu/~kriz/cifar.html), or give --set data.download=true."
 )
 
 

@@ -25,8 +25,8 @@ SIDE = 28
 RECIPE = Recipe(mean=(0.2860,), std=(0.3530,), padding=2, flip=True)
 
 HINT = (
-    "install Debian's package dataset-fashion-mnist, set data.root to the folder of "
-    "train-images-idx3-ubyte.gz and the other three files, or set data.download=true."
+    "install Debian's package dataset-fashion-mnist, give --set data.root=FOLDER with "
+    "train-images-idx3-ubyte.gz and the other three files in it, or --set data.download=true."
 )
 
 

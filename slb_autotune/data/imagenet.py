@@ -28,8 +28,8 @@ SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 HINT = (
-    "set data.root to a folder with train/<class>/*.JPEG and val/<class>/*.JPEG; ILSVRC2012 is "
-    "at https://image-net.org."
+    "give --set data.root=FOLDER with train/<class>/*.JPEG and val/<class>/*.JPEG in it; "
+    "ILSVRC2012 is at https://image-net.org."
 )
 
 # The path of a picture, and its class.

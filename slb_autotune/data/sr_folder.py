@@ -16,7 +16,7 @@ from slb_autotune.errors import DataError
 ENDINGS = (".png", ".bmp", ".jpg", ".jpeg")
 
 HINT = (
-    "set data.root to a folder with the pictures in train/ and test/; the paper trains on T91 "
+    "give --set data.root=FOLDER with pictures in its train/ and test/; the paper trains on T91 "
     "and BSD200 and tests on Set5."
 )
 

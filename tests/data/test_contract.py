@@ -192,7 +192,7 @@ def test_test_images_are_not_training_images(load_train, configuration):
 
 @pytest.mark.parametrize("name", ["cifar10", "imagenet", "sr_folder"])
 def test_a_missing_root_is_explained(name):
-    with pytest.raises(DataError, match=r"needs data\.root.*Hint: set data\.root to"):
+    with pytest.raises(DataError, match=r"needs data\.root.*Hint: .*--set data\.root=FOLDER"):
         data.load_train(DataConfig(name=name))
 
 
