@@ -90,7 +90,8 @@ def find_run(run: str, runs: Path) -> Path:
     folder = Path(run) if Path(run).exists() or not named.exists() else named
     if not folder.is_dir():
         names = [path.name for path in (runs / "trials").glob("*")]
-        raise InputError(f"there is no run {run!r}", nearest(run, names))
+        hint = nearest(run, names) if names else f"none is in {runs}; --runs names another folder."
+        raise InputError(f"there is no run {run!r}", hint)
     return folder
 
 

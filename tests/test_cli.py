@@ -284,7 +284,8 @@ def test_wrong_usage_exits_with_2(slb, arguments):
         ),
         (["train", "--set", "amp=fp16", "--device", "cpu"], "amp: fp16 needs CUDA; this is cpu",
          "use amp: off."),
-        (["evaluate", "nothing"], "there is no run 'nothing'", "none is known."),
+        (["evaluate", "nothing"], "there is no run 'nothing'",
+         "none is in slb-runs; --runs names another folder."),
         (["list", "network"], "there is no list of 'network'", "did you mean 'networks'?"),
         (
             ["evaluate", "."],

@@ -192,6 +192,12 @@ def test_a_function_of_any_keywords_gets_classes_and_options(mine):
             "did you mean 'depth'?",
         ),
         (
+            "my_networks:net",
+            {"width": 3},
+            "network 'my_networks:net' has no option 'width'",
+            "give --set network.width=null.",
+        ),
+        (
             "my_networks:nett",
             {},
             "network 'my_networks:nett': no function 'nett'",

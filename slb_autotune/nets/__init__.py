@@ -44,9 +44,9 @@ def build_network(
         if name in fitted:
             raise ConfigError(f"network.options: {name} comes from the data set", "leave it out.")
         if name not in accepted and not takes_any:
-            raise ConfigError(
-                f"network {config.name!r} has no option {name!r}", nearest(name, accepted)
-            )
+            known = nearest(name, accepted)
+            hint = "give --set network.width=null." if name == "width" else known
+            raise ConfigError(f"network {config.name!r} has no option {name!r}", hint)
     try:
         network = function(**{**arguments, **chosen})
     except TypeError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -114,9 +115,16 @@ def quantize_watched(
 ) -> None:
     """Quantise `network` itself, one forward pass of which was seen."""
     norm = NormConfig() if norm is None else norm
+    _check_float(network)
     layers = dict(_candidates(network, seen, keep_float, include_linear))
     bits = resolve_bits("weight_bits", weight_bits, layers)
     input_bits = resolve_bits("activation_bits", activation_bits, layers)
+    possible = layers or _candidates(network, seen, (), include_linear)
+    if not possible and method != "float" and weight_bits != 32:
+        raise ConversionError(
+            "there is no layer to quantise: the first convolution stays float",
+            "include_linear=True adds the linear layers.",
+        )
     build = METHODS[method].load()
     quantiser = activation_name(method, activation)
     replaced: dict[nn.Module, nn.Module] = {}
@@ -137,9 +145,17 @@ def quantize_watched(
 def resolve_bits(field: str, bits: Bits, layers: Iterable[str]) -> dict[str, int]:
     """Bits of every layer: an exact name wins, then the longest pattern that matches, then 32."""
     names = list(layers)
-    if isinstance(bits, int):
+    if _is_number(bits):
         return dict.fromkeys(names, bits)
+    if not isinstance(bits, Mapping) or not all(map(_is_number, bits.values())):
+        raise ConfigError(
+            f"{field} must be a number of bits, or a map from layer names to such; got {bits!r}"
+        )
     for key in bits:
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"{field}: the name of a layer must be a word; got {key!r}", f"write '{key}'."
+            )
         if not any(fnmatchcase(name, key) for name in names):
             message = f"{field}: no quantisable layer is named {key!r}"
             raise ConfigError(message, nearest(key, names))
@@ -172,6 +188,19 @@ def _candidates(
             hint = nearest(pattern, [name for name, _ in found])
             raise ConfigError(f"keep_float: no layer is named {pattern!r}", hint)
     return [(name, layer) for name, layer in found if not any(fnmatchcase(name, p) for p in kept)]
+
+
+def _is_number(bits: object) -> TypeGuard[int]:
+    return isinstance(bits, int) and not isinstance(bits, bool)
+
+
+def _check_float(network: nn.Module) -> None:
+    for name, module in network.named_modules():
+        if isinstance(module, LowBitLayer):
+            raise ConversionError(
+                f"the network is quantised already: {name or 'it'} is a {type(module).__name__}",
+                "give the float network, with the bits of every layer at once.",
+            )
 
 
 def _check_padding(name: str, layer: nn.Module) -> None:

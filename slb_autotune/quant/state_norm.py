@@ -13,7 +13,7 @@ Three modes say where mu_q and sigma_q come from:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ from slb_autotune.quant.states import State, TwoState, network_state
 
 Mode = Literal["paper", "calibrate", "off"]
 _MODES = ("paper", "calibrate", "off")
+Batch = Tensor | Sequence[Tensor]
 
 
 class StateBatchNorm2d(TwoState):
@@ -156,9 +157,10 @@ def state_norms(network: nn.Module) -> list[StateBatchNorm2d]:
 
 @torch.no_grad()
 def estimate_statistics(
-    network: nn.Module, batches: Iterable[Tensor], state: State
+    network: nn.Module, batches: Iterable[Batch], state: State
 ) -> dict[StateBatchNorm2d, tuple[Tensor, Tensor]]:
     """Mean and variance before each state BN over `batches`, in `state`; nothing is changed."""
+    count = 0
     norms = state_norms(network)
     modes = {module: module.training for module in network.modules()}
     network.eval()
@@ -167,7 +169,13 @@ def estimate_statistics(
     try:
         with network_state(network, state):
             for batch in batches:
-                network(batch)
+                network(batch if isinstance(batch, Tensor) else batch[0])
+                count += 1
+        if count == 0:
+            raise ConfigError(
+                "statistics need one batch at least; there is none",
+                "an iterator that was read before is empty: give a list, or make it anew.",
+            )
         return {
             norm: (norm._sums.mean, norm._sums.var)
             for norm in norms
@@ -180,8 +188,10 @@ def estimate_statistics(
             module.training = training
 
 
-def calibrate(network: nn.Module, batches: Iterable[Tensor], state: State = "discrete") -> None:
+def calibrate(network: nn.Module, batches: Iterable[Batch], state: State = "discrete") -> None:
     """Estimate the statistics of every `calibrate` state BN from scratch, in `state`.
+
+    A batch is the network's input, or begins with it, as those of a DataLoader do.
 
     The discrete ones are what inference uses. The continuous ones serve the `_continuous` metrics
     alone, whose running averages lag behind while T, and with it the scale of W_c, still rises.
@@ -193,7 +203,7 @@ def calibrate(network: nn.Module, batches: Iterable[Tensor], state: State = "dis
             running_var.copy_(var)
 
 
-def eps_share(network: nn.Module, batches: Iterable[Tensor]) -> float:
+def eps_share(network: nn.Module, batches: Iterable[Batch]) -> float:
     """The mean share of eps in (variance + eps), with W_c: near 1 where eps drowns the signal.
 
     At a small T the weights, and with them the variance, are tiny.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 from torch import nn
+
+from slb_autotune.errors import ConfigError
 
 State = Literal["continuous", "discrete"]
 
@@ -52,6 +55,8 @@ class Annealed(nn.Module):
 
 def set_temperature(network: nn.Module, T: float, progress: float = 0.0) -> None:
     """Tell every module that changes over training where it is."""
+    if not 0 < T < math.inf:
+        raise ConfigError(f"T must be a positive number; got {T}")
     for module in network.modules():
         if isinstance(module, Annealed):
             module.temperature, module.progress = T, progress

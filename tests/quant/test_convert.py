@@ -246,6 +246,12 @@ def test_weights_of_a_float_network_start_the_search() -> None:
         ({"weight_bits": {"conv1": 1}}, "no quantisable layer is named 'conv1'"),
         ({"weight_bits": 1, "keep_float": ["tail"]}, "keep_float: no layer is named 'tail'"),
         ({"weight_bits": 1, "method": "slbb"}, "did you mean 'slb'?"),
+        ({"weight_bits": 2.0}, "weight_bits must be a number of bits, or a map from layer names"),
+        ({"weight_bits": "2"}, "weight_bits must be a number of bits"),
+        ({"weight_bits": True}, "weight_bits must be a number of bits"),
+        ({"weight_bits": {"layer1.*": "2"}}, "weight_bits must be a number of bits"),
+        ({"weight_bits": 1, "activation_bits": None}, "activation_bits must be a number of bits"),
+        ({"weight_bits": {3: 2}}, "the name of a layer must be a word; got 3 Hint: write '3'."),
     ],
 )
 def test_errors(arguments: dict, message: str) -> None:
@@ -261,9 +267,20 @@ def test_odd_networks() -> None:
     with pytest.raises(ConversionError, match="pass example_input"):
         quantize(odd, 1)
     assert quantisable_layers(odd, torch.zeros(1, 3, 15, 15)) == []
+    with pytest.raises(ConversionError, match="there is no layer to quantise: the first"):
+        quantize(odd, 1, example_input=torch.zeros(1, 3, 15, 15))
+    assert quantize(odd, 32, example_input=torch.zeros(1, 3, 15, 15)) is not odd
     reflect = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding_mode="reflect"))
     with pytest.raises(ConversionError, match="only 'zeros' can be quantised"):
         quantize(reflect, 1)
+
+
+def test_a_network_is_quantised_once() -> None:
+    once = quantize(resnet20(width=4), {"layer1.*": 2})
+    with pytest.raises(
+        ConversionError, match=r"quantised already: layer1\.0\.conv1 is a SLBConv2d"
+    ):
+        quantize(once, 4)
 
 
 class Residual(nn.Module):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from slb_autotune.errors import ConfigError
-from slb_autotune.quant import SLBConv2d, SLBLinear, expectation, network_state
+from slb_autotune.quant import SLBConv2d, SLBLinear, expectation, network_state, set_temperature
 from slb_autotune.quant.expectation import argmax_codes, expected_weight, value_set
 from slb_autotune.quant.slb import from_float, logits_from_weight, prepare_weights
 
@@ -159,6 +159,14 @@ def test_the_convolution_uses_W_c_in_train_and_W_q_in_eval(groups: int, mode: st
     weight = layer.continuous_weight() if mode == "train" else layer.quantized_weight()
     assert layer.logits.shape == (4, 8, 4 // groups, 3, 3)
     assert torch.equal(layer(x), F.conv2d(x, weight, layer.bias, 2, 1, 1, groups))
+
+
+@pytest.mark.parametrize("T", [0.0, -1.0, math.nan, math.inf])
+def test_a_temperature_that_cannot_be_is_refused(T: float) -> None:
+    layer = SLBLinear(3, 3)
+    with pytest.raises(ConfigError, match="T must be a positive number; got"):
+        set_temperature(nn.Sequential(layer), T)
+    assert layer.temperature == 1.0
 
 
 def test_channels_last_is_for_the_network_and_not_for_A() -> None:

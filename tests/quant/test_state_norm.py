@@ -182,6 +182,18 @@ class TestCalibration:
             calibrate(net, [images()])
             assert torch.equal(net[4].running_mean_q, torch.zeros(8))
 
+    def test_a_batch_may_begin_with_the_input(self) -> None:
+        x, labels = images(), torch.zeros(4)
+        nets = [network("calibrate").eval() for _ in range(2)]
+        nets[1].load_state_dict(nets[0].state_dict())
+        calibrate(nets[0], [x])
+        calibrate(nets[1], [[x, labels]])
+        assert torch.equal(nets[0][4].running_mean_q, nets[1][4].running_mean_q)
+
+    def test_no_batch_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"one batch at least.*make it anew\."):
+            calibrate(network("calibrate"), iter([]))
+
     def test_an_error_inside_leaves_the_network_usable(self) -> None:
         net = network("calibrate")
         with pytest.raises(RuntimeError):
