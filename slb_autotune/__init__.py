@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 from slb_autotune.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from slb_autotune.config import TrialConfig as TrialConfig
+    from slb_autotune.config.trial import TrialConfig as TrialConfig
     from slb_autotune.errors import SlbError as SlbError
     from slb_autotune.quant.convert import quantisable_layers as quantisable_layers
     from slb_autotune.quant.convert import quantize as quantize
     from slb_autotune.quant.schedules import temperature as temperature
     from slb_autotune.tracking import load_runs as load_runs
-    from slb_autotune.training import evaluate as evaluate
-    from slb_autotune.training import train as train
+    from slb_autotune.training.evaluation import evaluate as evaluate
+    from slb_autotune.training.loop import train as train
 
 _LAZY = {
     "SlbError": "slb_autotune.errors",
-    "TrialConfig": "slb_autotune.config",
-    "evaluate": "slb_autotune.training",
+    "TrialConfig": "slb_autotune.config.trial",
+    "evaluate": "slb_autotune.training.evaluation",
     "load_runs": "slb_autotune.tracking",
     "quantisable_layers": "slb_autotune.quant.convert",
     "quantize": "slb_autotune.quant.convert",
     "temperature": "slb_autotune.quant.schedules",
-    "train": "slb_autotune.training",
+    "train": "slb_autotune.training.loop",
 }
 
 __all__ = ["__version__", *sorted(_LAZY)]

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import ConfigError
 from slb_autotune.nets import build_network

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import CostModel
 from slb_autotune.data.base import DataInfo
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.work import Order
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.search.worker import Order
 
 CIFAR = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import (
     Cost,
     average_weight_bits,

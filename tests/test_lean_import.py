@@ -30,15 +30,15 @@ def test_a_module_that_reads_names_only_loads_nothing_heavy(module):
 
 def test_the_package_loads_nothing_heavy_and_nothing_of_its_own():
     assert loaded("import slb_autotune") == set()
-    own = "import slb_autotune, sys; assert 'slb_autotune.config' not in sys.modules"
+    own = "import slb_autotune, sys; assert 'slb_autotune.config.trial' not in sys.modules"
     assert loaded(own) == set()
 
 
 def test_checking_a_configuration_and_listing_load_nothing_heavy():
     code = """
 from slb_autotune import TrialConfig
-from slb_autotune.catalogue import catalogue
-from slb_autotune.recipes import RECIPES, recipe
+from slb_autotune.cli.catalogue import catalogue
+from slb_autotune.config.recipes import RECIPES, recipe
 
 TrialConfig.from_yaml("weight_bits: 2")
 [recipe(name) for name in RECIPES]

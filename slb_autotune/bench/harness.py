@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from slb_autotune.run_folder import write_atomically
-from slb_autotune.search.study import View, run_study
+from slb_autotune.config.files import write_atomically
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.search.driver import View, run_study
 from slb_autotune.search.trainable import TrialTrainable
-from slb_autotune.search.work import Order
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.search.worker import Order
 
 EPOCHS = 10
 METRICS = 12

@@ -21,12 +21,12 @@ import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from slb_autotune.analysis.tables import read_epochs, read_runs
+from slb_autotune.config.study import Direction, StudyConfig
 from slb_autotune.errors import DataError
 from slb_autotune.pareto import front, hypervolume
-from slb_autotune.run_table import read_epochs, read_runs
-from slb_autotune.search.folder import blank_ledger
-from slb_autotune.search.study import enqueue_first_trials
-from slb_autotune.study_config import Direction, StudyConfig
+from slb_autotune.search.driver import enqueue_first_trials
+from slb_autotune.search.storage import blank_ledger
 
 SHARE = 0.95
 MOST_TIMES = 2  # what the whole space costs

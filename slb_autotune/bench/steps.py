@@ -25,16 +25,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slb_autotune.config import TrialConfig, activation_widths
+from slb_autotune.config.methods import METHODS
+from slb_autotune.config.trial import TrialConfig, activation_widths
 from slb_autotune.data import DataInfo, info
 from slb_autotune.errors import ConfigError, nearest
-from slb_autotune.machine import isolated, keep_freed_memory
 from slb_autotune.nets import build_network
-from slb_autotune.optim import make_optimizer
 from slb_autotune.quant.slb import prepare_weights
 from slb_autotune.quant.states import set_temperature
-from slb_autotune.registry import METHODS
-from slb_autotune.training import Trial, formatted, make_network
+from slb_autotune.training.device import isolated, keep_freed_memory
+from slb_autotune.training.loop import Trial
+from slb_autotune.training.network import formatted, make_network
+from slb_autotune.training.optim import make_optimizer
 
 _CPU = torch.device("cpu")
 _IMAGES = DataInfo("classification", 3, 10, 32)

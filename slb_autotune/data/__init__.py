@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.registry import DATASETS
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import DataInfo, DataSet, Split
 from slb_autotune.errors import DataError
-from slb_autotune.registry import DATASETS
 
 __all__ = ["DataInfo", "Split", "info", "load_test", "load_train"]
 

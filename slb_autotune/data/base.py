@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.errors import DataError
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import DataInfo, Split, permutation
 from slb_autotune.data.embedded import embedded_file
 from slb_autotune.data.memory import Recipe, TensorSplit, train_and_val

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slb_autotune.errors import DataError
-from slb_autotune.torchvision_import import import_torchvision
+from slb_autotune.nets.torchvision_import import import_torchvision
 
 
 def through_torchvision(name: str, root: Path, train: bool, download: bool, hint: str) -> Any:

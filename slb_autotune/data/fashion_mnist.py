@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import DOWNLOADS, DataInfo, Split, root_folder
 from slb_autotune.data.download import through_torchvision
 from slb_autotune.data.memory import Recipe, TensorSplit, train_and_val

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import CPU, DataInfo, Split, full_batches, split_indices
 from slb_autotune.data.pictures import read_picture
 from slb_autotune.errors import DataError
-from slb_autotune.torchvision_import import import_torchvision
+from slb_autotune.nets.torchvision_import import import_torchvision
 
 SIZE = 224
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import CPU, Resident, Split, full_batches, split_indices
 
 

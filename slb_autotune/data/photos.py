@@ -5,7 +5,7 @@ from __future__ import annotations
 from PIL import Image
 from torch import Tensor
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data import super_resolution
 from slb_autotune.data.base import DataInfo, Split
 from slb_autotune.data.embedded import embedded_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data import super_resolution
 from slb_autotune.data.base import DataInfo, Split
 from slb_autotune.data.pictures import picture_size, read_picture

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import (
     CPU,
     DataInfo,

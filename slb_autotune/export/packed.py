@@ -31,20 +31,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from slb_autotune import data
-from slb_autotune.config import NetworkConfig, TrialConfig, activation_name
+from slb_autotune.config.files import write_atomically
+from slb_autotune.config.trial import NetworkConfig, TrialConfig, activation_name
 from slb_autotune.cost import lay_out
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import CheckpointError, ConversionError, SlbError
 from slb_autotune.nets import build_network
+from slb_autotune.nets.torchvision_import import import_torchvision
 from slb_autotune.quant.activations import activation_quantizer
 from slb_autotune.quant.convert import NoRelu
 from slb_autotune.quant.layers import Convolution, LowBitLayer
 from slb_autotune.quant.rivals.base import WeightQuantizer
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 from slb_autotune.quant.states import network_state
-from slb_autotune.run_folder import RunFolder, write_atomically
-from slb_autotune.torchvision_import import import_torchvision
-from slb_autotune.training import formatted, load_run
+from slb_autotune.training.evaluation import load_run
+from slb_autotune.training.network import formatted
+from slb_autotune.training.run_folder import RunFolder
 from slb_autotune.version import VERSION
 
 FORMAT = 1

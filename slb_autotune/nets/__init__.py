@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from slb_autotune.config import NetworkConfig
+from slb_autotune.config.registry import NETWORKS
+from slb_autotune.config.trial import NetworkConfig
 from slb_autotune.errors import ConfigError, nearest
-from slb_autotune.registry import NETWORKS
-from slb_autotune.torchvision_import import import_torchvision
+from slb_autotune.nets.torchvision_import import import_torchvision
 
 __all__ = ["build_network"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from slb_autotune.config.methods import ACTIVATIONS
 from slb_autotune.errors import ConfigError
-from slb_autotune.registry import ACTIVATIONS
 
 
 class _RoundUnit(Function):

@@ -10,13 +10,13 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.config import NormConfig, activation_name
+from slb_autotune.config.methods import ACTIVATIONS, METHODS
+from slb_autotune.config.trial import NormConfig, activation_name
 from slb_autotune.errors import ConfigError, ConversionError, nearest
 from slb_autotune.quant.activations import activation_quantizer
 from slb_autotune.quant.layers import LowBitLayer, NormLink
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 from slb_autotune.quant.watch import Observation, watch
-from slb_autotune.registry import ACTIVATIONS, METHODS
 
 Bits = int | Mapping[str, int]
 

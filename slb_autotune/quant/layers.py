@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from slb_autotune.config.methods import METHODS
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant.state_norm import StateBatchNorm2d
 from slb_autotune.quant.states import TwoState
-from slb_autotune.registry import METHODS
 
 Stored = Mapping[str, Tensor]
 

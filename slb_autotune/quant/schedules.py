@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import cast
 
+from slb_autotune.config.registry import SCHEDULES
 from slb_autotune.errors import ConfigError
-from slb_autotune.registry import SCHEDULES
 
 Schedule = Callable[[float, float, float], float]
 

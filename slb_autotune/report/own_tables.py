@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from slb_autotune.analysis.tables import layer_bits
 from slb_autotune.errors import InputError
 from slb_autotune.pareto import IDEAL, hypervolume
 from slb_autotune.report.paper import (
@@ -25,7 +26,6 @@ from slb_autotune.report.paper import (
     run_names,
 )
 from slb_autotune.report.table import Column, Table, make_table
-from slb_autotune.run_table import layer_bits
 
 OBJECTIVES = {"val_accuracy": "maximize", "val_psnr": "maximize", "size_bytes": "minimize"}
 

@@ -16,9 +16,9 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, layer_bits, typed
 from slb_autotune.errors import ConfigError
 from slb_autotune.pareto import DIRECTIONS
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, layer_bits, typed
 
 MOST_OBJECTIVES = 4
 CURVES = (

@@ -31,8 +31,8 @@ from typing import Any
 
 import pandas as pd
 
+from slb_autotune.config.recipes import RECIPES
 from slb_autotune.errors import DataError
-from slb_autotune.recipes import RECIPES
 
 Value = str | int | float | None
 Run = dict[str, Any]  # a row of the runs table, None where there is no value

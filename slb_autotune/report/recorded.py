@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from slb_autotune.analysis.frames import run_frame
+from slb_autotune.config.files import write_atomically
 from slb_autotune.report import figures
 from slb_autotune.report.study_report import importance_table
-from slb_autotune.run_folder import write_atomically
-from slb_autotune.search.frames import run_frame
 from slb_autotune.search.ledger import Ledger
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,17 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from slb_autotune.analysis.tables import (
+    EPOCH_COLUMNS,
+    RUN_COLUMNS,
+    read_epochs,
+    read_runs,
+    typed,
+    write,
+)
 from slb_autotune.errors import DataError
 from slb_autotune.report import figures, own_tables, paper, table, tables
 from slb_autotune.report.figures.compute import rung_correlations
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, read_epochs, read_runs, typed, write
 
 
 def read_results(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from slb_autotune.analysis.frames import epoch_frame, run_frame
+from slb_autotune.analysis.lessons import best, first_learned, importances, lessons
+from slb_autotune.config.files import write_atomically
 from slb_autotune.report import figures, own_tables, table, trained
 from slb_autotune.report.page import PageContent, render_page
-from slb_autotune.run_folder import RunFolder, write_atomically
-from slb_autotune.search.frames import epoch_frame, run_frame
-from slb_autotune.search.learned import best, first_learned, importances, lessons
 from slb_autotune.search.ledger import Ledger
+from slb_autotune.training.run_folder import RunFolder
 from slb_autotune.version import VERSION
 
 

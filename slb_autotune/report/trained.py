@@ -13,16 +13,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from slb_autotune import data
-from slb_autotune.config import DataConfig, TrialConfig
+from slb_autotune.analysis.tables import bits_word
+from slb_autotune.config.trial import DataConfig, TrialConfig
 from slb_autotune.data.super_resolution import psnr
 from slb_autotune.errors import CheckpointError, DataError, InputError, nearest
-from slb_autotune.machine import isolated, resolve_device
 from slb_autotune.quant.diagnostics import BINS
 from slb_autotune.report import figures
-from slb_autotune.run_folder import RunFolder
-from slb_autotune.run_table import bits_word
 from slb_autotune.search.ledger import Ledger, Record
-from slb_autotune.training import formatted, load_run
+from slb_autotune.training.device import isolated, resolve_device
+from slb_autotune.training.evaluation import load_run
+from slb_autotune.training.network import formatted
+from slb_autotune.training.run_folder import RunFolder
 
 STRIP = {"float": "float", "dorefa": "DoReFa", "slb": "SLB"}  # the methods of the paper's figure
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.analysis.lessons import first_learned
+from slb_autotune.analysis.tables import config_columns
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import InputError
-from slb_autotune.run_table import config_columns
-from slb_autotune.search.learned import first_learned
 from slb_autotune.search.ledger import Ledger, Record
-from slb_autotune.study_config import StudyConfig
 
 
 def confirm_study(ledger: Ledger, seeds: int, epochs: int | None) -> StudyConfig:

@@ -19,12 +19,12 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from slb_autotune import data
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import Cost, CostModel
 from slb_autotune.errors import ConfigError, SlbError
-from slb_autotune.machine import free_memory, resolve_device
 from slb_autotune.pareto import IDEAL, front, hypervolume
-from slb_autotune.search.rungs import (
+from slb_autotune.search.early_stopping import (
     Correlation,
     Goals,
     correlation,
@@ -33,10 +33,10 @@ from slb_autotune.search.rungs import (
     phases,
 )
 from slb_autotune.search.samplers import make_sampler
-from slb_autotune.search.seeds import seed_of
 from slb_autotune.search.space import Space
-from slb_autotune.search.work import Order
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.search.worker import Order
+from slb_autotune.training.device import free_memory, resolve_device
+from slb_autotune.training.seeds import derive_seed
 
 MOST_INFEASIBLE_DRAWS = 500
 MOST_REPEATED_DRAWS = 200  # tried before: then the space was tried whole
@@ -345,7 +345,7 @@ class Ledger:
             self.study._study_id, number
         )
         # Made without drawing: the sampler is not asked again for a trial that has its values.
-        self.study.sampler = optuna.samplers.RandomSampler(seed=seed_of(number))
+        self.study.sampler = optuna.samplers.RandomSampler(seed=derive_seed(number, bits=32))
         return optuna.Trial(self.study, identity)
 
     def take_changed(self) -> set[int]:

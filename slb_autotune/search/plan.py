@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from slb_autotune import data
+from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import ConfigError
-from slb_autotune.machine import isolated, resolve_device
-from slb_autotune.search.folder import blank_ledger
+from slb_autotune.search.driver import check_feasible, slots_of
+from slb_autotune.search.early_stopping import phases
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.rungs import phases
-from slb_autotune.search.study import check_feasible, slots_of
-from slb_autotune.study_config import StudyConfig
-from slb_autotune.training import Trial
+from slb_autotune.search.storage import blank_ledger
+from slb_autotune.training.device import isolated, resolve_device
+from slb_autotune.training.loop import Trial
 
 DRAWS = 1000
 MEASURED_SECONDS = 20.0  # or five steps, whichever is less

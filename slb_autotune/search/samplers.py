@@ -25,9 +25,9 @@ from optuna.samplers import (
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from slb_autotune.registry import SAMPLERS
-from slb_autotune.search.seeds import seed_of
-from slb_autotune.study_config import SamplerConfig
+from slb_autotune.config.registry import SAMPLERS
+from slb_autotune.config.study import SamplerConfig
+from slb_autotune.training.seeds import derive_seed
 
 Build = Callable[[SamplerConfig, int], BaseSampler]
 
@@ -35,7 +35,7 @@ Build = Callable[[SamplerConfig, int], BaseSampler]
 def make_sampler(config: SamplerConfig, seed: int, number: int) -> BaseSampler:
     """The sampler for trial `number`."""
     build = cast(Build, SAMPLERS[config.name].load())
-    return _NamedDraws(partial(build, config), seed_of(seed, number))
+    return _NamedDraws(partial(build, config), derive_seed(seed, number, bits=32))
 
 
 def tpe(config: SamplerConfig, seed: int) -> BaseSampler:
@@ -113,7 +113,7 @@ class _NamedDraws(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        draws = self.build(seed_of(self.seed, param_name))
+        draws = self.build(derive_seed(self.seed, param_name, bits=32))
         return draws.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:

@@ -28,15 +28,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slb_autotune import data
-from slb_autotune.config import BIT_WIDTHS, TrialConfig
+from slb_autotune.config.files import write_atomically
+from slb_autotune.config.section import BIT_WIDTHS
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.data.base import CPU
 from slb_autotune.errors import ConfigError, TrainingFailed
-from slb_autotune.machine import isolated, resolve_device
 from slb_autotune.quant.convert import quantisable_layers
 from slb_autotune.quant.expectation import value_set
 from slb_autotune.quant.state_norm import estimate_statistics, state_norms
-from slb_autotune.run_folder import RunFolder, write_atomically
-from slb_autotune.training import derive_seed, formatted, load_run, measure, train
+from slb_autotune.training.device import isolated, resolve_device
+from slb_autotune.training.evaluation import load_run, measure
+from slb_autotune.training.loop import train
+from slb_autotune.training.network import formatted
+from slb_autotune.training.run_folder import RunFolder
+from slb_autotune.training.seeds import derive_seed
 from slb_autotune.version import VERSION
 
 COLUMNS = ("layer", "bits", "loss", "cost", "bytes")

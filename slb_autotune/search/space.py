@@ -17,9 +17,10 @@ from optuna.distributions import (
 )
 from optuna.trial import BaseTrial
 
-from slb_autotune.config import BIT_FIELDS, SHORT_NAMES, TrialConfig
+from slb_autotune.config.section import BIT_FIELDS, SHORT_NAMES
+from slb_autotune.config.study import ParameterConfig, Scalar, StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, nearest
-from slb_autotune.study_config import ParameterConfig, Scalar, StudyConfig
 
 # Every point of a grid is queued before the first trial.
 LARGEST_GRID = 20_000

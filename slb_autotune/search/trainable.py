@@ -9,8 +9,8 @@ from typing import Any
 
 from ray import tune
 
-from slb_autotune.machine import keep_freed_memory
-from slb_autotune.search.work import Order, TrialWork
+from slb_autotune.search.worker import Order, TrialWork
+from slb_autotune.training.device import keep_freed_memory
 
 
 class TrialTrainable(tune.Trainable):

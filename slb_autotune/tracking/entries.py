@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.trial import TrialConfig
 
 
 @dataclass(frozen=True)

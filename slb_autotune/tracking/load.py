@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.errors import InputError, SlbError, nearest
-from slb_autotune.run_folder import read_history
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.tracking.store import (
     PARENT,
     find_experiments,
@@ -22,6 +21,7 @@ from slb_autotune.tracking.store import (
     settle_environment,
     tracking_uri,
 )
+from slb_autotune.training.run_folder import read_history
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slb_autotune.machine import resolve_device
-from slb_autotune.run_folder import staged_epochs
-from slb_autotune.run_table import config_columns
+from slb_autotune.analysis.tables import config_columns
 from slb_autotune.tracking.entries import TrialEntry
 from slb_autotune.tracking.store import digest_of, flag_word, milliseconds, split_tags
+from slb_autotune.training.device import resolve_device
+from slb_autotune.training.run_folder import staged_epochs
 from slb_autotune.version import VERSION
 
 if TYPE_CHECKING:

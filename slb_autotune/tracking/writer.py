@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from slb_autotune.run_folder import write_atomically
+from slb_autotune.config.files import write_atomically
 from slb_autotune.tracking.entries import StudyEntry, TrialEntry
 from slb_autotune.tracking.messages import (
     end_metrics,

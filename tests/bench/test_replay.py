@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed, write
 from slb_autotune.bench import replay
 from slb_autotune.bench.replay import Spent, Truth, epochs_needed
+from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import DataError
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed, write
-from slb_autotune.study_config import StudyConfig
 from tests.builders import TINY
 
 EPOCHS = 4

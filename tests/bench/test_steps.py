@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from slb_autotune.bench import steps as bench
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError
 
 SMALL = TrialConfig.from_mapping({"width": 4, "data.name": "cifar10"})

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from slb_autotune import data
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.cifar10 import RECIPE, RECORD_BYTES, TRAIN_FILES, read_binary
 from slb_autotune.errors import DataError
-from slb_autotune.torchvision_import import import_torchvision
+from slb_autotune.nets.torchvision_import import import_torchvision
 from tests.data.places import cifar10_root
 
 
@@ -118,7 +118,8 @@ def test_the_folder_itself_may_be_the_root_and_training_needs_no_test_file(tmp_p
 
 def test_sets_that_do_not_need_torchvision_or_scikit_learn_do_not_import_them():
     code = (
-        "import sys; from slb_autotune import data; from slb_autotune.config import DataConfig\n"
+        "import sys; from slb_autotune import data\n"
+        "from slb_autotune.config.trial import DataConfig\n"
         "data.load_train(DataConfig(name='digits')); data.info(DataConfig(name='cifar10'))\n"
         "assert not {'torchvision', 'sklearn', 'scipy'} & set(sys.modules)"
     )

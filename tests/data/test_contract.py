@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from slb_autotune import data
-from slb_autotune.config import DataConfig
+from slb_autotune.config.registry import DATASETS
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import Split
 from slb_autotune.data.fashion_mnist import DEBIAN
 from slb_autotune.errors import DataError
-from slb_autotune.registry import DATASETS
 from tests.data.places import cifar10_root, class_folders, picture_folders
 
 ALL = sorted(DATASETS)

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from slb_autotune import data
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.fashion_mnist import read_idx
 from slb_autotune.errors import DataError
-from slb_autotune.torchvision_import import import_torchvision
+from slb_autotune.nets.torchvision_import import import_torchvision
 
 
 def idx(values: np.ndarray) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slb_autotune import data
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.errors import DataError
 from tests.data.places import class_folders, random_picture
 

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from slb_autotune import data
-from slb_autotune.config import DataConfig
+from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.resize import imresize
 from slb_autotune.data.super_resolution import (
     PatchSplit,

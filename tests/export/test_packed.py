@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from slb_autotune import data
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import estimate, profile, size_bytes
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import CheckpointError, ConversionError
@@ -33,7 +33,9 @@ from slb_autotune.export.packed import (
     unpack_bits,
 )
 from slb_autotune.quant import SLBConv2d, SLBLayer, StateBatchNorm2d, quantize
-from slb_autotune.training import TrainResult, evaluate, formatted, make_network, measure, train
+from slb_autotune.training.evaluation import evaluate, measure
+from slb_autotune.training.loop import TrainResult, train
+from slb_autotune.training.network import formatted, make_network
 from slb_autotune.version import VERSION
 from tests.builders import CIFAR, tiny_config
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from slb_autotune.config import NormConfig
+from slb_autotune.config.trial import NormConfig
 from slb_autotune.errors import ConfigError, ConversionError
 from slb_autotune.nets.resnet18 import resnet18
 from slb_autotune.nets.resnet20 import resnet20

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from slb_autotune.config.registry import SCHEDULES
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant import temperature
-from slb_autotune.registry import SCHEDULES
 
 PRINTED = {
     "linear": lambda i, n, s, e: s + i / n * (e - s),

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from slb_autotune.config import NormConfig
+from slb_autotune.config.trial import NormConfig
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant import SLBConv2d, StateBatchNorm2d, calibrate, network_state, quantize
 from slb_autotune.quant.state_norm import eps_share, estimate_statistics, state_norms

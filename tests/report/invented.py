@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.pareto import front
 from slb_autotune.report.page import PageContent
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
 
 LAYERS = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1, 2) for c in (1, 2)]
 WEIGHTS = dict(zip(LAYERS, [1] * 6 + [4] * 6 + [16] * 6, strict=True))

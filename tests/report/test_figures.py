@@ -17,11 +17,11 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.text import Text
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant import temperature
 from slb_autotune.report import figures
 from slb_autotune.report.figures import compute, theme
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
 
 GOALS = {"val_accuracy": "maximize", "size_bytes": "minimize"}
 LAYERS = ("layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv1", "layer3.0.conv1")

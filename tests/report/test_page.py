@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.errors import ConfigError
 from slb_autotune.report.page import PageContent, payload, render_page
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from tests.report.invented import invented_page, invented_study
 
 TWO = {"val_accuracy": "maximize", "size_bytes": "minimize"}

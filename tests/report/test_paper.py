@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from slb_autotune.analysis.tables import RUN_COLUMNS, typed
+from slb_autotune.config.recipes import RECIPES
+from slb_autotune.config.registry import DATASETS, NETWORKS
 from slb_autotune.errors import DataError
-from slb_autotune.recipes import RECIPES
-from slb_autotune.registry import DATASETS, NETWORKS
 from slb_autotune.report.paper import (
     METHODS,
     TABLES,
@@ -26,7 +27,6 @@ from slb_autotune.report.paper import (
     read_references,
     records,
 )
-from slb_autotune.run_table import RUN_COLUMNS, typed
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "results" / "paper"

@@ -9,8 +9,8 @@ import pytest
 
 from slb_autotune.report.recorded import importance_text, recorded_files
 from slb_autotune.report.study_report import write_study_report
-from slb_autotune.search.folder import blank_ledger
 from slb_autotune.search.ledger import Ledger
+from slb_autotune.search.storage import blank_ledger
 from tests.builders import play, tiny_study
 
 

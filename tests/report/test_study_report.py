@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from slb_autotune.cli import app
+from slb_autotune.analysis.frames import epoch_frame, run_frame
+from slb_autotune.cli.main import app
 from slb_autotune.errors import DataError
 from slb_autotune.report.results import export_tables, read_results, regenerate
 from slb_autotune.report.study_report import sentence, write_study_report
-from slb_autotune.search.folder import StudyFolder, open_ledger
-from slb_autotune.search.frames import epoch_frame, run_frame
 from slb_autotune.search.ledger import Ledger
+from slb_autotune.search.storage import StudyFolder, open_ledger
 from tests.builders import play, tiny_study
 
 PAPER = Path(__file__).parents[2] / "results" / "paper"

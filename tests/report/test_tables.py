@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from slb_autotune.analysis.tables import RUN_COLUMNS, read_runs, typed, write
 from slb_autotune.errors import InputError
 from slb_autotune.report.own_tables import (
     best_schedules,
@@ -43,7 +44,6 @@ from slb_autotune.report.table import (
     write_tables,
 )
 from slb_autotune.report.tables import paper_tables, references_table
-from slb_autotune.run_table import RUN_COLUMNS, read_runs, typed, write
 
 REPOSITORY = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,17 +14,17 @@ from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from slb_autotune import data
-from slb_autotune.cli import app
-from slb_autotune.config import TrialConfig
+from slb_autotune.cli.main import app
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import InputError
 from slb_autotune.export.packed import load_packed, pack_run
 from slb_autotune.report import study_report, trained
-from slb_autotune.run_folder import RunFolder
-from slb_autotune.search.folder import StudyFolder, open_ledger
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.work import TrialWork
-from slb_autotune.study_config import StudyConfig
-from slb_autotune.training import load_run
+from slb_autotune.search.storage import StudyFolder, open_ledger
+from slb_autotune.search.worker import TrialWork
+from slb_autotune.training.evaluation import load_run
+from slb_autotune.training.run_folder import RunFolder
 from tests.data.places import picture_folders
 
 POINTS = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slb_autotune.search.folder import StudyFolder, read_ledger
+from slb_autotune.search.storage import StudyFolder, read_ledger
 from tests.builders import TINY
 
 BIN = Path(sys.executable).parent

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import InputError
 from slb_autotune.search.confirm import confirm_points, score_table
-from slb_autotune.search.folder import blank_ledger
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.search.storage import blank_ledger
 from tests.builders import TINY, fake_row
 
 POINTS = [{"method": "float"}, {"weight_bits": 1}, {"weight_bits": 1, "T_e": 10.0}]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slb_autotune.search.folder import StudyFolder, open_ledger
 from slb_autotune.search.ledger import Ledger
+from slb_autotune.search.storage import StudyFolder, open_ledger
 
 STUDY = {
     "name": "killed",

@@ -12,12 +12,12 @@ import pytest
 from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import FrozenTrial, TrialState
 
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import estimate
 from slb_autotune.errors import InputError
-from slb_autotune.search.folder import StudyFolder, blank_ledger, open_ledger
 from slb_autotune.search.ledger import Ledger, Record, StudyStopped, numbers_of
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.search.storage import StudyFolder, blank_ledger, open_ledger
 from tests.builders import TINY, fake_row, play, shared_costs, tiny_study
 
 # ResNet20 of width 4: 3,892 bytes at 1 bit, 8,756 at 4.

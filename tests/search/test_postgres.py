@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slb_autotune.errors import ConfigError
-from slb_autotune.search.folder import StudyFolder, open_ledger, read_ledger
+from slb_autotune.search.storage import StudyFolder, open_ledger, read_ledger
 from tests.builders import play, tiny_study
 
 pytest.importorskip("psycopg", reason="the extra `cluster` is not installed")

@@ -11,10 +11,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from slb_autotune.registry import SAMPLERS
+from slb_autotune.config.registry import SAMPLERS
+from slb_autotune.config.study import SamplerConfig
 from slb_autotune.search.samplers import make_sampler
-from slb_autotune.search.seeds import seed_of
-from slb_autotune.study_config import SamplerConfig
+from slb_autotune.training.seeds import derive_seed
 
 
 @pytest.fixture(autouse=True)
@@ -142,10 +142,10 @@ def test_a_trial_killed_while_it_was_drawn_is_drawn_the_same(name: str, tmp_path
 
 def test_seeds_depend_on_every_part() -> None:
     parts = [(0, 1), (1, 0), (0, 10), (0, "1x"), (0, 1, "x"), (0, "spared", 1)]
-    seeds = [seed_of(*p) for p in parts]
+    seeds = [derive_seed(*p, bits=32) for p in parts]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**32 for seed in seeds)
-    assert seed_of(0, 1) == seed_of(0, 1)
+    assert derive_seed(0, 1, bits=32) == derive_seed(0, 1, bits=32)
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "gp"])

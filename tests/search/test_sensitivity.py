@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slb_autotune import data
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, TrainingFailed
 from slb_autotune.quant.slb import value_set
 from slb_autotune.search import sensitivity
@@ -25,7 +25,7 @@ from slb_autotune.search.sensitivity import (
     rounded,
     sensitivity_order,
 )
-from slb_autotune.training import load_run
+from slb_autotune.training.evaluation import load_run
 from tests.builders import tiny_config
 
 CPU = torch.device("cpu")

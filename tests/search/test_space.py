@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slb_autotune import data
-from slb_autotune.config import TrialConfig
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import CostModel, estimate
 from slb_autotune.errors import ConfigError
-from slb_autotune.search.folder import blank_ledger
 from slb_autotune.search.space import Space, contains, stage_of
-from slb_autotune.study_config import StudyConfig
+from slb_autotune.search.storage import blank_ledger
 from tests.builders import TINY, tiny_study
 
 RESNET20 = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1, 2) for c in (1, 2)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.errors import InputError, SlbError
-from slb_autotune.run_table import EPOCH_COLUMNS, RUN_COLUMNS, typed
 from slb_autotune.tracking import load_epochs, load_runs
 from tests.tracking.told import HISTORY, entry, free_port, record
 

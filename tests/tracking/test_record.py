@@ -13,7 +13,7 @@ import torch
 from slb_autotune import train
 from slb_autotune.export.packed import load_packed
 from slb_autotune.tracking import Tracker, load_runs
-from slb_autotune.training import load_run
+from slb_autotune.training.evaluation import load_run
 from slb_autotune.version import VERSION
 from tests.builders import tiny_config
 from tests.tracking.told import (

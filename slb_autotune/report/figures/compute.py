@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from slb_autotune.analysis.tables import layer_bits
 from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.pareto import IDEAL, front, hypervolume
-from slb_autotune.run_table import layer_bits
 
 Floats = NDArray[np.float64]
 Histogram = tuple[int, ArrayLike, ArrayLike]
@@ -423,7 +423,7 @@ def _rank(early: pd.Series[float], late: pd.Series[float]) -> tuple[float, float
     count = len(both)
     if count < _FEWEST_FOR_CORRELATION or (both.nunique() < 2).any():
         return math.nan, math.nan, math.nan, count
-    from slb_autotune.search.rungs import correlation
+    from slb_autotune.search.early_stopping import correlation
 
     r = correlation(0, 0, both.iloc[:, 0], both.iloc[:, 1]).spearman
     return (r, *interval(r, count), count)

@@ -1,0 +1,1 @@
+"""What a study found, as plain tables that need neither Ray nor Optuna nor a device."""

@@ -1,0 +1,1 @@
+"""slb-autotune, the command line: one file per group of commands."""

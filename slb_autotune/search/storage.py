@@ -1,0 +1,121 @@
+"""The files of a study: its configuration, its lock, its manifest and its Optuna storage."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.errors import ConfigError, InputError, nearest
+from slb_autotune.search.journal import DriverJournal
+from slb_autotune.search.ledger import Ledger
+from slb_autotune.version import VERSION
+
+
+class StudyFolder:
+    """The files of one study."""
+
+    def __init__(self, runs: Path, name: str) -> None:
+        self.path = runs / "studies" / name
+        self.config_path = self.path / "study.yaml"
+        self.manifest_path = self.path / "manifest.json"
+        self.journal_path = self.path / "optuna.journal"
+
+    def config(self) -> StudyConfig:
+        """The study as it was last run."""
+        if not self.config_path.exists():
+            known = [path.name for path in self.path.parent.glob("*/")]
+            raise InputError(
+                f"there is no study {self.path.name!r}", nearest(self.path.name, known)
+            )
+        return StudyConfig.from_file(self.config_path)
+
+    def manifest(self) -> dict[str, Any]:
+        """What ties Optuna's, Ray's and MLflow's trials together; empty before the first run."""
+        if not self.manifest_path.exists():
+            return {"version": VERSION, "sessions": [], "trials": {}}
+        manifest: dict[str, Any] = json.loads(self.manifest_path.read_text())
+        return manifest
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the study; the system lets go of it when the process ends, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "another process"
+                raise InputError(
+                    f"study {self.path.name!r} is being run by {holder}",
+                    "wait for it to end, stop it, or give this study another name.",
+                ) from None
+            file.seek(0)
+            file.truncate()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            yield
+
+
+def open_storage(config: StudyConfig, files: StudyFolder, *, writes: bool) -> BaseStorage:
+    """The Optuna storage of a study: a database, or a journal file in its folder."""
+    if config.storage.optuna is not None:
+        try:
+            return RDBStorage(config.storage.optuna)
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"storage.optuna cannot be opened: {reason}",
+                "check the address, and that the database's driver is installed.",
+            ) from error
+    path = files.journal_path
+    return JournalStorage(DriverJournal(path) if writes else JournalFileBackend(str(path)))
+
+
+def blank_ledger(config: StudyConfig) -> Ledger:
+    """The books of a study that is only thought about: in memory, writing nothing."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(directions=list(config.goals().values()))
+    return Ledger(config, study, Path(config.storage.folder))
+
+
+def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
+    """The books of the study, new or as they were left."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        storage=open_storage(config, files, writes=True),
+        study_name=config.name,
+        directions=list(config.goals().values()),
+        load_if_exists=True,
+    )
+    names = list(config.goals())
+    if study.metric_names != names:  # what dashboards call the objectives
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            study.set_metric_names(names)
+    return Ledger(config, study, files.path)
+
+
+def read_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
+    """The books of a study that another process may be running: nothing in them is changed."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.load_study(
+            study_name=config.name, storage=open_storage(config, files, writes=False)
+        )
+    except KeyError:
+        raise InputError(f"study {config.name!r} has not begun", "run it first.") from None
+    return Ledger(config, study, files.path, reads_only=True)
