@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from slb_autotune.cli.main import catalogue
+from slb_autotune.cli import catalogue
 from slb_autotune.cli.main import main as cli
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import TrainingFailed
