@@ -6,9 +6,8 @@ any moment leaves the file before, or the file after.
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from slb_autotune.config.files import read_text, write_atomically
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import CheckpointError
+from slb_autotune.training.history import HISTORY_FILE
 from slb_autotune.version import VERSION
 
 
@@ -31,7 +31,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.checkpoint_path = self.path / "checkpoint.pt"
-        self.history_path = self.path / "history.csv"
+        self.history_path = self.path / HISTORY_FILE
         self.histograms_path = self.path / "histograms.safetensors"
         self.result_path = self.path / "result.json"
 
@@ -123,28 +123,6 @@ class RunFolder:
                 f"{self.result_path} is damaged", "delete it: the run then goes on."
             )
         return result
-
-
-def read_history(path: Path) -> list[dict[str, float]]:
-    """The rows of a history, to the last bit; what is blank is left out. Empty where none is."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{name: float(text) for name, text in row.items() if text} for row in rows]
-
-
-def staged_epochs(trial: Path, stages: Iterable[tuple[str, int]]) -> Iterator[dict[str, float]]:
-    """The epochs of a trial's stages in order; `rung` says to which one each belongs.
-
-    A stage is (folder, last epoch). One in the folder of an earlier stage goes on from there.
-    """
-    begun: dict[str, int] = {}
-    for rung, (name, until) in enumerate(stages):
-        for row in read_history(RunFolder(trial / name).history_path):
-            if begun.get(name, 0) < row["epoch"] <= until:
-                yield {"rung": float(rung), **row}
-        begun[name] = until
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

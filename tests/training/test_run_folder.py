@@ -10,7 +10,8 @@ import torch
 
 from slb_autotune.config.files import write_atomically
 from slb_autotune.errors import CheckpointError
-from slb_autotune.training.run_folder import RunFolder, load_tensors, read_history, staged_epochs
+from slb_autotune.training.run_folder import RunFolder, load_tensors
+from slb_autotune.training.history import read_history, staged_epochs
 from slb_autotune.version import VERSION
 from tests.builders import tiny_config
 
