@@ -12,7 +12,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from slb_autotune.config.files import write_atomically
 from slb_autotune.config.metrics import METRICS
@@ -165,3 +167,10 @@ def bits_label(bits: int | Mapping[str, int]) -> str:
 def layer_bits(cell: str) -> dict[str, int]:
     """The column `bits` as a mapping; empty where there is none."""
     return dict(json.loads(cell)) if cell else {}
+
+
+def numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """A column as floats, NaN for whatever is missing or not finite."""
+    cells = pd.to_numeric(frame[column], errors="coerce")
+    values = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(values), values, np.nan)

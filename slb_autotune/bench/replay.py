@@ -252,9 +252,9 @@ def compare(truth: Truth, config: StudyConfig, seeds: int) -> pd.DataFrame:
 
 def rung_correlations(truth: Truth) -> pd.DataFrame:
     """How well a small budget foretells the end, for both ways to spend it."""
-    from slb_autotune.report.figures import compute
+    from slb_autotune.analysis.budgets import budget_correlations
 
-    table = compute.rung_correlations(truth.table, METRICS[0], truth.epochs)
+    table = budget_correlations(truth.table, METRICS[0], truth.epochs)
     both = table[table["epochs"].isin(list(truth.compressed))]
     return both.sort_values("epochs", kind="stable", ignore_index=True)
 

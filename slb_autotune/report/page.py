@@ -16,20 +16,19 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, layer_bits, typed
-from slb_autotune.errors import ConfigError
-from slb_autotune.pareto import DIRECTIONS
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.analysis.tables import RUN_COLUMNS, layer_bits
+from slb_autotune.config.metrics import METRICS
+from slb_autotune.report.figures.curve_data import epoch_metric
+from slb_autotune.report.quantities import SETTINGS, axes_of, quantity
 
-MOST_OBJECTIVES = 4
-CURVES = (
-    "rung",
-    "epoch",
-    "temperature",
-    "val_accuracy",
-    "val_accuracy_continuous",
-    "val_psnr",
-    "quantization_gap",
-)
+# Columns of the runs that the page shows in a form of its own, or not at all.
+HIDDEN = ("bits", "params", "config", "digest", "attempt", "started", "ended")
+# Shown in the list from the start, after the objectives, where they differ between trials.
+USUAL = ("average_weight_bits", "schedule", "T_s", "T_e", "lr", "source", "status")
+# Numbers beside the metrics that can be drawn along an axis.
+AXES = ("trial", "T_s", "T_e", "lr")
+SCRIPTS = ("base", "columns", "chart", "pointing", "details", "list", "start")
 _ASSETS = files("slb_autotune.report").joinpath("assets")
 _DIGITS = {"runs": 7, "epochs": 5}  # significant ones that the page keeps
 
@@ -38,12 +37,9 @@ _DIGITS = {"runs": 7, "epochs": 5}  # significant ones that the page keeps
 class PageContent:
     """What a page says of a study; `tables` and `figures` are our own and trusted."""
 
-    study: str
+    result: StudyResult
     question: str
     answer: list[str]
-    objectives: dict[str, str]  # metric -> maximize or minimize
-    runs: pd.DataFrame  # run_table.RUN_COLUMNS
-    epochs: pd.DataFrame  # run_table.EPOCH_COLUMNS
     tables: list[tuple[str, str]]  # title, HTML fragment
     figures: list[tuple[str, str]]  # caption, SVG document
     reproduce: list[str]  # commands
@@ -52,71 +48,86 @@ class PageContent:
 
 def render_page(content: PageContent) -> str:
     """The page as text; nothing in it is loaded from elsewhere."""
-    _check_objectives(content.objectives)
-    script = _asset("page.js")
+    script = _script()
     return _template().render(
         content=content,
         policy=_policy(script),
         style=Markup(_asset("page.css")),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        data=Markup(_embedded(payload(content))),  # noqa: S704
+        data=Markup(_embedded(payload(content.result))),  # noqa: S704
         tables=[(title, Markup(fragment)) for title, fragment in content.tables],  # noqa: S704
         figures=[(caption, _data_uri(svg)) for caption, svg in content.figures],
     )
 
 
-def payload(content: PageContent) -> dict[str, Any]:
-    """The measurements that the page's script reads: columns as arrays, a place a trial."""
-    runs = typed(content.runs, RUN_COLUMNS).reset_index(drop=True)
-    epochs = typed(content.epochs, EPOCH_COLUMNS)
+def payload(result: StudyResult) -> dict[str, Any]:
+    """What the page's script reads: columns as arrays, one entry per trial, and their labels."""
+    runs = result.trials.reset_index(drop=True)
     layers, bits = _bits(runs["bits"])
+    columns = {
+        **_filled({n: runs[n] for n in RUN_COLUMNS if n not in HIDDEN}, _DIGITS["runs"]),
+        **_filled(_params(runs["params"]), _DIGITS["runs"]),
+    }
+    curves = curves_of(result)
     return {
-        "objectives": list(content.objectives.items()),
+        "objectives": result.objectives.items(),
+        "start": axes_of(result.objectives),
+        "axes": [name for name in (*AXES, *METRICS) if name in columns],
+        "usual": USUAL,
+        "labels": labels(),
         "count": len(runs),
-        "runs": _filled(
-            {name: runs[name] for name in RUN_COLUMNS if name not in ("bits", "params")},
-            _DIGITS["runs"],
-        ),
-        "params": _filled(_params(runs["params"]), _DIGITS["runs"]),
+        "columns": columns,
         "layers": layers,
         "bits": bits,
-        **_curves(runs, epochs),
+        "curves": curves,
+        **_epochs(result, [c[n] for c in curves for n in ("key", "beside") if c[n]]),
     }
 
 
-def _check_objectives(objectives: dict[str, str]) -> None:
-    """One to four metrics of the runs, each with a direction."""
-    if not 1 <= len(objectives) <= MOST_OBJECTIVES:
-        raise ConfigError(
-            f"a page shows one to {MOST_OBJECTIVES} objectives; got {len(objectives)}",
-            "name the metrics that the study searched for.",
-        )
-    for metric, direction in objectives.items():
-        if RUN_COLUMNS.get(metric) not in ("float64", "Int64"):
-            raise ConfigError(
-                f"an objective must be a number of the runs; got {metric!r}", "see run_table.py."
-            )
-        if direction not in DIRECTIONS:
-            raise ConfigError(f"a direction must be one of {DIRECTIONS}; got {direction!r}")
+def labels() -> dict[str, dict[str, Any]]:
+    """Column -> how it is called and how its numbers are shown, in the order of the page."""
+    found = {}
+    for name in (*SETTINGS, *METRICS):
+        shown = quantity(name)
+        found[name] = {
+            "label": shown.short,
+            "long": f"{shown.label[:1].upper()}{shown.label[1:]}",
+            "unit": shown.unit,
+            "scale": shown.scale,
+            "decimals": shown.decimals,
+            "log": shown.log,
+        }
+    return found
 
 
-def _curves(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, Any]:
-    """The epochs in the order of the runs, and how many of them each run has."""
-    places: dict[tuple[str, int], int] = {}
-    for place, (study, trial) in enumerate(zip(runs["study"], runs["trial"], strict=True)):
-        if not pd.isna(trial):
-            places.setdefault((study, int(trial)), place)
-    keys = zip(epochs["study"], epochs["trial"], strict=True)
-    found = [
-        -1 if pd.isna(trial) else places.get((study, int(trial)), -1) for study, trial in keys
+def curves_of(result: StudyResult) -> list[dict[str, Any]]:
+    """What is drawn over the epochs of a trial; `beside` is the column of a dashed line.
+
+    The metric of quality beside that of the continuous weights, every other objective that is
+    measured in each epoch, the temperature and the gap.
+    """
+    measured = [m for m in result.objectives.measured if METRICS[m].stage == "epoch"]
+    names = dict.fromkeys((epoch_metric(result), *measured, "temperature", "quantization_gap"))
+    return [
+        {
+            "key": name,
+            "beside": f"{name}_continuous" if f"{name}_continuous" in METRICS else "",
+            "log": name == "temperature",
+        }
+        for name in names
     ]
-    ordered = epochs.assign(place=found).sort_values(["place", "rung", "epoch"], kind="stable")
-    ordered = ordered[ordered["place"] >= 0]
-    counts = ordered["place"].value_counts().reindex(range(len(runs)), fill_value=0)
-    return {
-        "epochs": _filled({name: ordered[name] for name in CURVES}, _DIGITS["epochs"]),
-        "epoch_counts": counts.tolist(),
-    }
+
+
+def _epochs(result: StudyResult, names: Iterable[str]) -> dict[str, Any]:
+    """The epochs in the order of the trials, and how many of them each trial has."""
+    order = {trial: position for position, trial in enumerate(result.trials["trial"])}
+    epochs = result.epochs.assign(position=result.epochs["trial"].map(order)).dropna(
+        subset="position"
+    )
+    ordered = epochs.sort_values(["position", "rung", "epoch"], kind="stable")
+    counts = ordered["position"].value_counts().reindex(range(len(result.trials)), fill_value=0)
+    shown = {name: ordered[name] for name in ("rung", "epoch", *names)}
+    return {"epochs": _filled(shown, _DIGITS["epochs"]), "epoch_counts": counts.tolist()}
 
 
 def _bits(cells: Iterable[str]) -> tuple[list[str], list[list[int | None] | None]]:
@@ -173,6 +184,13 @@ def _policy(script: str) -> str:
 def _data_uri(svg: str) -> str:
     """A figure as a picture of its own, so that its styles and names stay inside it."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+@cache
+def _script() -> str:
+    """The page's script: its parts in one scope of their own."""
+    parts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 @cache

@@ -1,73 +1,55 @@
-"""`results/tables` and `results/figures`, made anew from the measurements in `results/runs`."""
+"""`results/tables` and `results/figures`, regenerated from the studies in `results/runs`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 from matplotlib.figure import Figure
 
-from slb_autotune.analysis.tables import (
-    EPOCH_COLUMNS,
-    RUN_COLUMNS,
-    read_epochs,
-    read_runs,
-    typed,
-    write,
-)
+from slb_autotune.analysis.budgets import budget_correlations
+from slb_autotune.analysis.comparisons import all_runs, searches
+from slb_autotune.analysis.paper_numbers import read_published, read_references
+from slb_autotune.analysis.result import StudyResult, load_result
 from slb_autotune.errors import DataError
-from slb_autotune.report import figures, own_tables, paper, table, tables
-from slb_autotune.report.figures.compute import rung_correlations
+from slb_autotune.report import figures, own_tables, paper_tables, table
+from slb_autotune.report.figures.curve_data import epoch_metric
 
 
-def read_results(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All runs and all epochs of `folder`, in the order of the files' names."""
-    runs = [read_runs(path) for path in sorted(folder.glob("*.runs.csv"))]
-    epochs = [read_epochs(path) for path in sorted(folder.glob("*.epochs.csv"))]
-    if not runs:
+def read_results(folder: Path) -> list[StudyResult]:
+    """All studies that were exported to `folder`, in the order of the files' names."""
+    names = [path.name.removesuffix(".runs.csv") for path in sorted(folder.glob("*.runs.csv"))]
+    if not names:
         raise DataError(
             f"there are no measurements in {folder}",
             "export a study there: slb-autotune export NAME --to results/runs",
         )
-    return _joined(runs, RUN_COLUMNS), _joined(epochs, EPOCH_COLUMNS)
-
-
-def _joined(parts: list[pd.DataFrame], columns: dict[str, str]) -> pd.DataFrame:
-    return pd.concat(parts, ignore_index=True) if parts else typed([], columns)
-
-
-def export_tables(runs: pd.DataFrame, epochs: pd.DataFrame, name: str, folder: Path) -> list[Path]:
-    """Write a study's measurements as `NAME.runs.csv` and `NAME.epochs.csv`."""
-    paths = [folder / f"{name}.runs.csv", folder / f"{name}.epochs.csv"]
-    write(runs, paths[0])
-    write(epochs, paths[1])
-    return paths
+    return [load_result(folder, f"{name}.") for name in names]
 
 
 def regenerate(results: Path) -> list[table.Table]:
-    """Write all tables and figures anew; the tables."""
-    runs, epochs = read_results(results / "runs")
-    made = [
-        *tables.paper_tables(runs, paper.read_published(results / "paper")),
-        *(own for own in own_tables.own_tables(runs) if own.rows),
-        tables.references_table(paper.read_references(results / "paper")),
+    """Write all tables and figures again; the tables."""
+    studies = read_results(results / "runs")
+    found = [
+        *paper_tables.paper_tables(all_runs(studies), read_published(results / "paper")),
+        *(own for own in own_tables.own_tables(studies) if own.rows),
+        paper_tables.references_table(read_references(results / "paper")),
     ]
-    table.write_tables(made, results / "tables")
-    for name, figure in _figures(runs, epochs):
-        figures.save(figure, results / "figures" / name)
-    return made
+    table.write_tables(found, results / "tables")
+    for study in searches(studies):
+        for name, figure in _figures(study):
+            # An SVG differs between machines, by the versions of fonts and libraries.
+            figures.save(figure, results / "figures" / f"{study.name}_{name}", ("png",))
+    return found
 
 
-def _figures(runs: pd.DataFrame, epochs: pd.DataFrame) -> Iterator[tuple[str, Figure]]:
-    for study in dict.fromkeys(runs["study"]):
-        mine, curves = runs[runs["study"] == study], epochs[epochs["study"] == study]
-        metric = "val_psnr" if mine["val_psnr"].notna().any() else "val_accuracy"
-        if mine[metric].notna().sum() < 2:
-            continue
-        objectives = {metric: "maximize", "size_bytes": "minimize"}
-        yield f"{study}_front", figures.draw_front(mine, objectives)
-        yield f"{study}_schedules", figures.draw_schedules(mine, curves, metric)
-        if curves["rung"].nunique() > 1:
-            correlations = rung_correlations(curves, metric, int(mine["epochs"].max()))
-            yield f"{study}_budgets", figures.draw_budgets(correlations)
+def _figures(result: StudyResult) -> Iterator[tuple[str, Figure]]:
+    metric = epoch_metric(result)
+    if result.trials[metric].notna().sum() < 2:
+        return
+    if len(result.objectives.metrics) > 1:
+        yield "front", figures.draw_front(result)
+    yield "schedules", figures.draw_schedules(result)
+    if result.epochs["rung"].nunique() > 1:
+        correlations = budget_correlations(result.epochs, metric, int(result.base.epochs))
+        yield "budgets", figures.draw_budgets(correlations)

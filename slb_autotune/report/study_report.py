@@ -1,53 +1,49 @@
-"""The report of one study: its page, its figures and its tables, in a folder beside it."""
+"""The report of one study: its page, its figures and its tables, in one folder.
+
+A StudyResult is all it needs, so that it can be written from a copied folder or, without the
+figures of trained networks, from exported tables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 from matplotlib.figure import Figure
 
-from slb_autotune.analysis.frames import epoch_frame, run_frame
-from slb_autotune.analysis.lessons import best, first_learned, importances, lessons
+from slb_autotune.analysis.importance import importance_table
+from slb_autotune.analysis.lessons import lessons
+from slb_autotune.analysis.result import StudyResult
 from slb_autotune.config.files import write_atomically
-from slb_autotune.report import figures, own_tables, table, trained
+from slb_autotune.report import figures, own_tables, table
 from slb_autotune.report.page import PageContent, render_page
-from slb_autotune.search.ledger import Ledger
-from slb_autotune.training.run_folder import RunFolder
+from slb_autotune.search.records import ENDED
 from slb_autotune.version import VERSION
+
+Drawn = Iterator[tuple[str, str, Figure]]  # file name, caption, figure
 
 
 def write_study_report(
-    ledger: Ledger, folder: Path, *, layer: str | None = None, picture: int = 1
+    result: StudyResult, folder: Path, *, layer: str | None = None, picture: int = 1
 ) -> Path:
     """Write `index.html`, figures (PNG and SVG) and tables into `folder`; the page's path.
 
     `layer` is the one whose weights are shown, `picture` the one of super-resolution.
     """
-    runs, epochs = run_frame(ledger), epoch_frame(ledger)
-    drawn = [
-        *study_figures(ledger, runs, epochs),
-        *weight_figures(ledger, layer),
-        *trained.strips(ledger, picture),
-    ]
     pictures = []
-    for name, caption, figure in drawn:
+    for name, caption, figure in [*study_figures(result), *run_figures(result, layer, picture)]:
         _, svg = figures.save(figure, folder / "figures" / name)
         pictures.append((caption, svg.read_text(encoding="utf-8")))
-    own = [found for found in own_tables.own_tables(runs) if found.rows]
+    own = [found for found in own_tables.own_tables([result]) if found.rows]
     table.write_tables(own, folder / "tables")
     content = PageContent(
-        study=ledger.config.name,
-        question=question(ledger),
-        answer=[sentence(line) for line in lessons(ledger)] or ["No trial has ended yet."],
-        objectives=dict(zip(ledger.goals.metrics, ledger.goals.directions, strict=True)),
-        runs=runs,
-        epochs=epochs,
+        result=result,
+        question=question(result),
+        answer=[sentence(line) for line in lessons(result)] or ["No trial has ended yet."],
         tables=[(found.title, table.to_html(found)) for found in own],
         figures=pictures,
-        reproduce=commands(ledger),
-        notes=notes(ledger),
+        reproduce=commands(result),
+        notes=notes(result),
     )
     page = folder / "index.html"
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,111 +56,103 @@ def sentence(line: str) -> str:
     return f"{line[:1].upper()}{line[1:]}."
 
 
-def question(ledger: Ledger) -> str:
+def question(result: StudyResult) -> str:
     """What was asked, in a sentence or two."""
     goals = " and ".join(
-        f"{direction} {metric}"
-        for metric, direction in zip(ledger.goals.metrics, ledger.goals.directions, strict=True)
+        f"{direction} {metric}" for metric, direction in result.objectives.items()
     )
-    base = ledger.base
+    base, config = result.base, result.config
     what = f"{base.network.name} on {base.data.name}, {base.epochs} epochs a trial"
-    if ledger.config.points:
-        return f"{len(ledger.config.points)} listed configurations of {what}: {goals}."
-    searched = ", ".join(ledger.config.space)
-    limits = "".join(f", with {constraint}" for constraint in ledger.constraints)
-    return f"Which {searched} {goals}{limits}? Asked of {what}."
+    if config.points:
+        return f"{len(config.points)} listed configurations of {what}: {goals}."
+    limits = "".join(f", with {constraint}" for constraint in result.constraints)
+    return f"Which {', '.join(config.space)} {goals}{limits}? Asked of {what}."
 
 
-def notes(ledger: Ledger) -> list[str]:
+def notes(result: StudyResult) -> list[str]:
     """Facts without which the numbers mean little."""
-    counts = ", ".join(
-        f"{len(ledger.with_status(status))} {status}"
-        for status in ("done", "reused", "stopped", "failed", "running")
-        if ledger.with_status(status)
-    )
+    statuses = result.trials["status"].value_counts()
+    counts = [f"{statuses[s]} {s}" for s in (*ENDED, "running") if s in statuses]
+    versions = result.provenance()["version"] or [VERSION]
     return [
-        f"{counts or 'no trials'}; {ledger.infeasible} infeasible draws; "
-        f"{ledger.epochs_spent()} epochs in all, rungs included.",
-        f"Validation values are of the quantised network. Hypervolume {ledger.hypervolume():.4f} "
-        f"against the reference point {[float(f'{x:.6g}') for x in ledger.reference()]}.",
-        f"slb-autotune {VERSION}, seed {ledger.config.seed}.",
+        f"{', '.join(counts) or 'no trials'}; {result.infeasible} infeasible draws; "
+        f"{result.trials['epochs_spent'].sum()} epochs in all, rungs included.",
+        f"Validation values are of the quantised network. Hypervolume {result.hypervolume:.4f} "
+        f"against the reference point {[float(f'{x:.6g}') for x in result.reference]}.",
+        f"slb-autotune {', '.join(versions)}, seed {result.config.seed}.",
     ]
 
 
-def commands(ledger: Ledger) -> list[str]:
-    """How to get all this again, and what to do next."""
-    name = ledger.config.name
-    found = [f"slb-autotune search {ledger.folder / 'study.yaml'} --name {name}-again"]
-    front = ledger.front()
-    if front:
-        found.append(f"slb-autotune train {name}:{front[-1].number}")
-        found.append(f"slb-autotune confirm {name}")
+def commands(result: StudyResult) -> list[str]:
+    """How to get all this again, and what to do next; exported tables have no study to name."""
+    if result.folder is None:
+        return []
+    found = [f"slb-autotune search {result.folder / 'study.yaml'} --name {result.name}-again"]
+    if not result.front.empty:
+        found.append(f"slb-autotune train {result.name}:{result.front['trial'].iloc[-1]}")
+        found.append(f"slb-autotune confirm {result.name}")
     return found
 
 
-def study_figures(
-    ledger: Ledger, runs: pd.DataFrame, epochs: pd.DataFrame
-) -> Iterator[tuple[str, str, Figure]]:
-    """(file name, caption, figure) of what this study has to show."""
-    objectives = dict(zip(ledger.goals.metrics, ledger.goals.directions, strict=True))
-    learned = next(
-        (m for m, k in zip(ledger.goals.metrics, ledger.goals.known, strict=True) if not k),
-        ledger.goals.metrics[0],
-    )
-    reference = dict(zip(ledger.goals.metrics, ledger.reference(), strict=False))
-    if len(objectives) > 1:
-        yield "front", "The front: quality against cost.", figures.draw_front(runs, objectives)
+def study_figures(result: StudyResult) -> Drawn:
+    """The figures that the tables of a study give."""
+    if len(result.objectives.metrics) > 1:
+        yield "front", "The front: quality against cost.", figures.draw_front(result)
     yield (
         "hypervolume",
         "Hypervolume over trials; the dashed level is that of the uniform allocations.",
-        figures.draw_hypervolume(runs, objectives, reference=reference or None),
+        figures.draw_hypervolume(result),
     )
     yield (
         "bits",
         "Bits of every layer of the front's members, from the smallest to the largest.",
-        figures.draw_bits(runs, objectives),
+        figures.draw_bits(result),
     )
-    if learned in ("val_accuracy", "val_psnr"):
+    if result.objectives.quality in result.epochs.columns:
         yield (
             "schedules",
-            "Temperature over training, and what training made of it.",
-            figures.draw_schedules(runs, epochs, learned),
+            "Temperature over training, and the quality over training.",
+            figures.draw_schedules(result),
         )
     yield (
         "response",
         "The first objective over two of the numbers that were searched.",
-        figures.draw_response(runs, objectives),
+        figures.draw_response(result),
     )
     yield (
         "importance",
         "How much each parameter mattered to each objective (PED-ANOVA).",
-        figures.draw_importance(importance_table(ledger)),
+        figures.draw_importance(importance_table(result)),
     )
-    members = [record.number for record in ledger.front()]
     yield (
         "diagnostics",
         "Gap between W_q and W_c, frozen weights and flips of the front's members.",
-        figures.draw_diagnostics(epochs, members or None),
+        figures.draw_diagnostics(result),
     )
 
 
-def weight_figures(ledger: Ledger, layer: str | None) -> Iterator[tuple[str, str, Figure]]:
-    """The weights of the best low-bit member of the front, one of SLB's if there is one."""
-    members = [record for record in ledger.front() if record.config.quantises]
-    own = [record for record in members if record.config.method == "slb"]
-    record = best(ledger, own or members, first_learned(ledger) or 0)
-    if record is None:
+def run_figures(result: StudyResult, layer: str | None = None, picture: int = 1) -> Drawn:
+    """The figures that need the folders of runs; none where only tables are left."""
+    if result.folder is None:
         return
-    folder = trained.run_folder(ledger, record)
+    from slb_autotune.report import trained  # imports torch
+
+    yield from weight_figures(result, layer)
+    yield from trained.strips(result, picture)
+
+
+def weight_figures(result: StudyResult, layer: str | None = None) -> Drawn:
+    """The weights of the best low-bit member of the front, one of SLB's if there is one."""
+    from slb_autotune.report import trained
+    from slb_autotune.training.run_folder import RunFolder
+
+    low_bit = [result.config_of(trial).quantises for trial in result.front["trial"]]
+    members = result.front[low_bit]
+    own = members[members["method"] == "slb"]
+    best = result.best(members if own.empty else own)
+    folder = None if best is None else result.run_folder(best["trial"])
+    if best is None or folder is None:
+        return
     if layer is not None or RunFolder(folder).histograms_path.exists():
         name, figure = trained.weights(folder, layer)
-        yield "weights", f"Weights of {name} of trial {record.number} over training.", figure
-
-
-def importance_table(ledger: Ledger) -> pd.DataFrame:
-    """A row an objective, a column a parameter: the share that it moved."""
-    rows = {
-        metric: importances(ledger, position)
-        for position, metric in enumerate(ledger.goals.metrics)
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").fillna(0.0)
+        yield "weights", f"Weights of {name} of trial {best['trial']} over training.", figure

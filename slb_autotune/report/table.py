@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from slb_autotune.report.paper import MINUS, TIMES, Value
+from slb_autotune.analysis.comparisons import MINUS, TIMES, Value
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The figures that tables cannot give: of a run's histograms, and of what networks predict."""
+"""The figures that need run folders: of a run's histograms, and of what networks predict."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from slb_autotune import data
-from slb_autotune.analysis.tables import bits_word
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.analysis.tables import bits_label
+from slb_autotune.config.metrics import COST, METRICS, quality_metric
 from slb_autotune.config.trial import DataConfig, TrialConfig
 from slb_autotune.data.super_resolution import psnr
 from slb_autotune.errors import CheckpointError, DataError, InputError, nearest
 from slb_autotune.quant.diagnostics import BINS
 from slb_autotune.report import figures
-from slb_autotune.search.ledger import Ledger, Record
-from slb_autotune.training.device import isolated, resolve_device
+from slb_autotune.training.device import isolated
 from slb_autotune.training.evaluation import load_run
 from slb_autotune.training.network import formatted
 from slb_autotune.training.run_folder import RunFolder
 
 STRIP = {"float": "float", "dorefa": "DoReFa", "slb": "SLB"}  # the methods of the paper's figure
-
-
-def run_folder(ledger: Ledger, record: Record) -> Path:
-    """Where a trial's full run is."""
-    return ledger.trial_folder(record.number) / "full"
 
 
 def weights(folder: Path, layer: str | None = None) -> tuple[str, Figure]:
@@ -55,38 +51,42 @@ def weights(folder: Path, layer: str | None = None) -> tuple[str, Figure]:
     return name, figures.draw_weight_histogram(histograms, name, symbol)
 
 
-def strips(ledger: Ledger, picture: int = 1) -> Iterator[tuple[str, str, Figure]]:
+def strips(result: StudyResult, picture: int = 1) -> Iterator[tuple[str, str, Figure]]:
     """(file name, caption, figure) of a picture, for each scale at which all methods ended.
 
     Pictures are counted from 1. A confirmation shows one of the test set; a search, which must
     not look there, one of the validation part.
     """
-    part = "test" if ledger.config.confirms else "validation"
-    for scale, records in compared(ledger).items():
-        runs = [run_folder(ledger, records[method]) for method in STRIP]
+    part = "test" if result.config.confirms else "validation"
+    for scale, runs in compared(result).items():
         caption = (
             f"Super-resolution by {scale}: {part} picture {picture}, and the detail of it "
             "to which the float network adds most."
         )
         try:
-            figure = strip(runs, picture, part)
-        except (CheckpointError, DataError) as error:  # files that went away stop no report
+            figure = strip([runs[method] for method in STRIP], picture, part)
+        except (CheckpointError, DataError) as error:  # missing files stop no report
             caption, figure = error.message, figures.draw_strip([])
         yield f"strip_x{scale}", caption, figure
 
 
-def compared(ledger: Ledger) -> dict[int, dict[str, Record]]:
-    """Scale -> method -> run, where every method of the strip has one.
+def compared(result: StudyResult) -> dict[int, dict[str, Path]]:
+    """Scale -> method -> run folder, where every method of the strip has one.
 
     Of several the smallest network is taken, and of these the best on the validation part.
     """
-    found: dict[int, dict[str, Record]] = {}
-    if not ledger.base.super_resolution:
+    found: dict[int, dict[str, Path]] = {}
+    if not result.base.super_resolution:
         return found
-    ended = ledger.with_status("done")
-    ended.sort(key=lambda r: (r.metrics["size_bytes"], -r.metrics.get("val_psnr", 0.0)))
-    for record in ended:
-        found.setdefault(record.config.data.scale, {}).setdefault(record.config.method, record)
+    quality = METRICS[quality_metric(super_resolution=True)]
+    ended = result.with_status("done").sort_values(
+        [COST, quality.name], ascending=[True, quality.direction == "minimize"], kind="stable"
+    )
+    for trial, method in zip(ended["trial"], ended["method"], strict=True):
+        folder = result.run_folder(trial)
+        if folder is not None:
+            scale = result.config_of(trial).data.scale
+            found.setdefault(scale, {}).setdefault(method, folder)
     return {scale: runs for scale, runs in sorted(found.items()) if runs.keys() >= STRIP.keys()}
 
 
@@ -115,7 +115,7 @@ def read_picture(config: DataConfig, picture: int, part: str) -> tuple[Tensor, T
 
 def prediction(folder: Path, x: Tensor) -> tuple[str, Tensor]:
     """What a run's network makes of a picture, under the name of its method and bits."""
-    device = resolve_device("auto")
+    device = torch.device("cpu")  # the same pixels on every machine
     config, network = load_run(folder, device)
     with isolated(config.threads, device), torch.no_grad():
         output = network(formatted(x.to(device), config))
@@ -126,15 +126,15 @@ def label(config: TrialConfig) -> str:
     """`float`; `SLB, 1 bit`; `SLB, 1/4 bits` where activations are quantised too."""
     if config.method == "float":
         return STRIP["float"]
-    bits = [bits_word(config.weight_bits), bits_word(config.activation_bits)]
-    words = bits[0] if bits[1] == "32" else "/".join(bits)
-    return f"{STRIP[config.method]}, {words} {'bit' if words == '1' else 'bits'}"
+    bits = [bits_label(config.weight_bits), bits_label(config.activation_bits)]
+    both = bits[0] if bits[1] == "32" else "/".join(bits)
+    return f"{STRIP[config.method]}, {both} {'bit' if both == '1' else 'bits'}"
 
 
-def detail(x: Tensor, y: Tensor, mended: Tensor) -> figures.Box:
-    """A quarter of each side of the picture, where `mended` has lost most of the error of `x`."""
+def detail(x: Tensor, y: Tensor, restored: Tensor) -> figures.Box:
+    """A quarter of each side of the picture, where `restored` lost most of the error of `x`."""
     height, width = (max(1, side // 4) for side in y.shape[-2:])
-    gain = (x - y).square() - (mended - y).square()
+    gain = (x - y).square() - (restored - y).square()
     gain = F.avg_pool2d(gain, (height, 1), stride=1)
     gain = F.avg_pool2d(gain, (1, width), stride=1)
     top, left = divmod(int(gain.argmax()), gain.shape[-1])

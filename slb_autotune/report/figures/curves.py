@@ -9,7 +9,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from slb_autotune.report.figures import compute
+from slb_autotune.analysis.budgets import final_curves
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.analysis.tables import numbers
+from slb_autotune.report.figures import curve_data
+from slb_autotune.report.figures.search_data import positive
 from slb_autotune.report.figures.theme import (
     SIZE,
     SMALL,
@@ -21,8 +25,6 @@ from slb_autotune.report.figures.theme import (
     log_axis,
     new_figure,
     note,
-    plain,
-    quantity,
     say,
     sentence,
     short,
@@ -32,26 +34,23 @@ from slb_autotune.report.figures.theme import (
     typeset,
     whole_numbers,
 )
+from slb_autotune.report.quantities import quantity
 
 DIAGNOSTICS = ("quantization_gap", "frozen_fraction", "flip_rate")
-Groups = list[tuple[str, str, pd.DataFrame]]  # study, trial and epochs
+Groups = list[tuple[str, pd.DataFrame]]  # trial and epochs
 
 _MOST_LINES = 7
 _MOST_RIDGES = 12
 
 
-def draw_schedules(
-    runs: pd.DataFrame,
-    epochs: pd.DataFrame,
-    metric: str = "val_accuracy",
-    theme: str = "light",
-) -> Figure:
-    """Temperature over training for each schedule and, beside it, what training made of it."""
+def draw_schedules(result: StudyResult, theme: str = "light") -> Figure:
+    """Temperature over training for each schedule and, beside it, the quality over training."""
     look = find_theme(theme)
-    trials = compute.schedule_trials(runs, metric)
+    metric = curve_data.epoch_metric(result)
+    trials = curve_data.schedule_trials(result.trials, metric)
     if trials.empty:
         return sentence("No finished run has a temperature schedule to compare.", look)
-    curves = compute.schedule_curves(trials, epochs, metric)
+    curves = curve_data.schedule_curves(trials, result.epochs, metric)
     figure = new_figure(look, (SIZE[0], 3.3))
     left, right = (style(axes, look) for axes in figure.subplots(1, 2))
     names = sorted(trials["schedule"].unique())
@@ -59,7 +58,7 @@ def draw_schedules(
     if curves["mean"].notna().any():
         _draw_results(right, names, curves, metric, look)
     else:
-        say(right, f"No epoch of these runs has {quantity(metric).words}.", look)
+        say(right, f"No epoch of these runs has {quantity(metric).label}.", look)
     note(figure, _schedule_note(trials, curves), look)
     return figure
 
@@ -72,9 +71,9 @@ def _draw_temperatures(
     for index, name in enumerate(names):
         rows = curves[curves["schedule"] == name]
         x, y = rows["epoch"].tolist(), rows["temperature"].tolist()
-        if not compute.positive(y):
+        if not positive(y):
             x, y = _formula(trials[trials["schedule"] == name].iloc[0])
-        drawn += compute.positive(y)
+        drawn += positive(y)
         _line(axes, x, y, name, index, look)
     if spans(drawn, 10):
         log_axis(axes.yaxis, drawn, most=6)
@@ -128,7 +127,7 @@ def _line(axes: Axes, x: list[float], y: list[float], name: str, index: int, loo
 def _epoch_axes(axes: Axes, metric: str, look: Theme) -> None:
     whole_numbers(axes.xaxis)
     axes.set_xlabel("epoch")
-    title(axes, quantity(metric).label, look)
+    title(axes, quantity(metric).axis_label, look)
 
 
 def _schedule_note(trials: pd.DataFrame, curves: pd.DataFrame) -> str:
@@ -148,26 +147,25 @@ def _schedule_note(trials: pd.DataFrame, curves: pd.DataFrame) -> str:
     return f"The best run of each schedule: {', '.join(each)}."
 
 
-def draw_diagnostics(
-    epochs: pd.DataFrame, trials: Sequence[int] | None = None, theme: str = "light"
-) -> Figure:
-    """Gap, frozen weights and flips over epochs: a line a trial, or the middle of many."""
+def draw_diagnostics(result: StudyResult, theme: str = "light") -> Figure:
+    """Gap, frozen weights and flips of the front's members, or of all trials without a front.
+
+    One line per trial, or the median of many.
+    """
     look = find_theme(theme)
-    chosen = epochs if trials is None else epochs[epochs["trial"].isin(list(trials))]
-    curves = compute.final_curves(chosen)
-    known = [name for name in DIAGNOSTICS if np.isfinite(compute.numbers(curves, name)).any()]
+    epochs, members = result.epochs, result.front["trial"]
+    chosen = epochs if members.empty else epochs[epochs["trial"].isin(members)]
+    curves = final_curves(chosen)
+    known = [name for name in DIAGNOSTICS if np.isfinite(numbers(curves, name)).any()]
     if not known:
         return sentence("No epoch has a gap, frozen weights or flips to draw.", look)
-    groups = [
-        (str(key[0]), str(key[1]), rows)
-        for key, rows in curves.groupby(["study", "trial"], sort=True, dropna=False)
-    ]
+    groups = [(str(trial), rows) for trial, rows in curves.groupby("trial", sort=True)]
     figure = new_figure(look, (SIZE[0] + 0.8, 3.0))
     panels = figure.subplots(1, len(DIAGNOSTICS))
     for axes, name in zip(panels, DIAGNOSTICS, strict=True):
         style(axes, look)
         if name not in known:
-            say(axes, f"No epoch has {quantity(name).words}.", look)
+            say(axes, f"No epoch has {quantity(name).label}.", look)
             continue
         if len(groups) > _MOST_LINES:
             _draw_spread(axes, groups, curves, name, look)
@@ -189,11 +187,9 @@ def draw_diagnostics(
 
 
 def _draw_each(axes: Axes, groups: Groups, name: str, look: Theme) -> None:
-    studies = {study for study, _, _ in groups}
-    for index, (study, trial, rows) in enumerate(groups):
-        words = f"trial {trial}" if len(studies) == 1 else plain(f"{study}: {trial}")
-        values = (compute.numbers(rows, name) * quantity(name).scale).tolist()
-        _line(axes, rows["epoch"].tolist(), values, words, index, look)
+    for index, (trial, rows) in enumerate(groups):
+        values = (numbers(rows, name) * quantity(name).scale).tolist()
+        _line(axes, rows["epoch"].tolist(), values, f"trial {trial}", index, look)
 
 
 def _draw_spread(
@@ -204,16 +200,16 @@ def _draw_spread(
     look: Theme,
 ) -> None:
     scale = quantity(name).scale
-    for index, (_, _, rows) in enumerate(groups):
+    for index, (_, rows) in enumerate(groups):
         axes.plot(
             rows["epoch"].tolist(),
-            (compute.numbers(rows, name) * scale).tolist(),
+            (numbers(rows, name) * scale).tolist(),
             color=look.pale,
             linewidth=0.6,
             alpha=0.45,
             label=f"each of {len(groups)} trials" if index == 0 else None,
         )
-    middle = compute.spread_curves(curves, name)
+    middle = curve_data.spread_curves(curves, name)
     axes.fill_between(
         middle["epoch"].astype(float),
         middle["low"] * scale,
@@ -227,15 +223,15 @@ def _draw_spread(
 
 
 def draw_weight_histogram(
-    histograms: Sequence[compute.Histogram],
+    histograms: Sequence[curve_data.Histogram],
     layer: str = "",
     symbol: str = "W_c",
     theme: str = "light",
 ) -> Figure:
-    """The continuous weights of a layer over training, a ridge an epoch, the first on top."""
+    """The continuous weights of a layer over training, one ridge per epoch, the first on top."""
     look = find_theme(theme)
-    chosen = compute.evenly(sorted(histograms, key=lambda item: item[0]), _MOST_RIDGES)
-    ridges = [(item[0], found) for item in chosen if (found := compute.densities(item))]
+    chosen = curve_data.evenly(sorted(histograms, key=lambda item: item[0]), _MOST_RIDGES)
+    ridges = [(item[0], found) for item in chosen if (found := curve_data.densities(item))]
     if not ridges:
         return sentence("No histogram of W_c holds a weight.", look)
     figure = new_figure(look, (SIZE[0], 1.5 + 0.28 * max(4, len(ridges))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -11,14 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from slb_autotune.errors import ConfigError
-from slb_autotune.report.figures import compute
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.analysis.tables import numbers
+from slb_autotune.config.metrics import COST, Objectives
+from slb_autotune.report.figures import front_data
 from slb_autotune.report.figures.theme import (
     SIZE,
     SMALL,
     Theme,
-    colour,
-    dashes,
     find_theme,
     halo,
     legend_above,
@@ -26,51 +24,45 @@ from slb_autotune.report.figures.theme import (
     new_axes,
     note,
     plain,
-    quantity,
     sentence,
     spans,
     style,
     whole_numbers,
 )
+from slb_autotune.report.quantities import axes_of, quantity
 
 MARKERS = {"trial": "o", "uniform": "s", "paper": "D"}
 _SIZES = {"trial": 22, "uniform": 34, "paper": 42}
 
 
-def draw_front(runs: pd.DataFrame, objectives: Mapping[str, str], theme: str = "light") -> Figure:
+def draw_front(result: StudyResult, theme: str = "light") -> Figure:
     """Quality against cost: the front joined by steps, the rest pale, stopped trials hollow."""
-    look = find_theme(theme)
-    if len(objectives) < 2:
-        return sentence(_one_objective(objectives), look)
-    points = compute.front_points(runs, objectives)
+    look, objectives = find_theme(theme), result.objectives
+    x, y = axes_of(objectives)
+    if len(objectives.metrics) < 2:
+        label = quantity(y).label
+        return sentence(f"A front needs two objectives; this study has one, {label}.", look)
+    points = front_data.front_points(result)
     if points.empty:
         return sentence("No trial has a value for every objective yet: there is no front.", look)
-    x, y = compute.axes_of(objectives)
     scaled = points.assign(**{name: points[name] * quantity(name).scale for name in (x, y)})
     figure, axes = new_axes(look)
     _draw_trials(axes, scaled, x, y, look)
     _draw_steps(axes, scaled, objectives, look)
-    _label_widths(axes, scaled, x, y, objectives[y], look)
+    _label_widths(axes, scaled, x, y, objectives.sign(y), look)
     across = scaled[x].tolist()
     if spans(across, 4):
         log_axis(axes.xaxis, across)
     axes.margins(0.06)
-    words = [_cut_off(axes, scaled, y, objectives[y])]
-    axes.set_xlabel(plain(quantity(x).label))
-    axes.set_ylabel(plain(quantity(y).label))
+    words = [_cut_off(axes, scaled, y, objectives.sign(y))]
+    axes.set_xlabel(plain(quantity(x).axis_label))
+    axes.set_ylabel(plain(quantity(y).axis_label))
     legend_above(axes, look, columns=5)
-    if len(objectives) > 2:
-        others = [quantity(name).words for name in objectives if name not in (x, y)]
+    others = [quantity(name).label for name in objectives.metrics if name not in (x, y)]
+    if others:
         words.append(f"The front is also that of {', '.join(others)}, not shown.")
     note(figure, " ".join(words).strip(), look)
     return figure
-
-
-def _one_objective(objectives: Mapping[str, str]) -> str:
-    if not objectives:
-        raise ConfigError("objectives must name at least one metric; got none")
-    words = quantity(next(iter(objectives))).words
-    return f"A front needs two objectives; this study has one, {words}."
 
 
 def _draw_trials(axes: Axes, points: pd.DataFrame, x: str, y: str, look: Theme) -> None:
@@ -107,22 +99,20 @@ def _draw_trials(axes: Axes, points: pd.DataFrame, x: str, y: str, look: Theme) 
         )
 
 
-def _draw_steps(
-    axes: Axes, points: pd.DataFrame, objectives: Mapping[str, str], look: Theme
-) -> None:
+def _draw_steps(axes: Axes, points: pd.DataFrame, objectives: Objectives, look: Theme) -> None:
     """The front; between two members only what the worse of them reaches is reached.
 
     That of three objectives or more has no such line in two.
     """
-    x, y = compute.axes_of(objectives)
-    members = compute.front_line(points, x, y)
+    x, y = axes_of(objectives)
+    members = front_data.front_line(points, x, y)
     if members.empty:
         return
     axes.plot(
         members[x],
         members[y],
-        drawstyle="steps-post" if objectives[x] == "minimize" else "steps-pre",
-        linestyle="-" if len(objectives) == 2 else "",
+        drawstyle="steps-post" if objectives.sign(x) > 0 else "steps-pre",
+        linestyle="-" if len(objectives.metrics) == 2 else "",
         linewidth=1.3,
         color=look.colours[0],
         marker="o",
@@ -134,15 +124,15 @@ def _draw_steps(
     )
 
 
-def _cut_off(axes: Axes, points: pd.DataFrame, y: str, direction: str) -> str:
+def _cut_off(axes: Axes, points: pd.DataFrame, y: str, sign: float) -> str:
     """Leave out trials far from the front, which would squeeze it flat, and say how many."""
-    limit = compute.worst_shown(points, y, direction)
+    limit = front_data.worst_shown(points, y, sign)
     values = points[y]
-    outside = values < limit if direction == "maximize" else values > limit
+    outside = sign * values > sign * limit
     if not outside.any():
         return ""
     room = 0.06 * (values[~outside].max() - values[~outside].min())
-    if direction == "maximize":
+    if sign < 0:
         axes.set_ylim(limit, values.max() + room)
         return f"{outside.sum()} of {len(points)} trials lie below the axis."
     axes.set_ylim(values.min() - room, limit)
@@ -150,11 +140,11 @@ def _cut_off(axes: Axes, points: pd.DataFrame, y: str, direction: str) -> str:
 
 
 def _label_widths(
-    axes: Axes, points: pd.DataFrame, x: str, y: str, direction: str, look: Theme
+    axes: Axes, points: pd.DataFrame, x: str, y: str, sign: float, look: Theme
 ) -> None:
     """The bit-width beside the best of each uniform allocation."""
     uniform = points[(points["kind"] == "uniform") & ~points["stopped"]]
-    best = uniform.sort_values(y, ascending=direction == "minimize", kind="stable")
+    best = uniform.sort_values(y, ascending=sign > 0, kind="stable")
     for row in best.drop_duplicates("width").itertuples():
         at = (getattr(row, x), getattr(row, y))
         axes.annotate(
@@ -170,32 +160,23 @@ def _label_widths(
         )
 
 
-def draw_hypervolume(
-    runs: pd.DataFrame,
-    objectives: Mapping[str, str],
-    theme: str = "light",
-    reference: Mapping[str, float] | None = None,
-) -> Figure:
+def draw_hypervolume(result: StudyResult, theme: str = "light") -> Figure:
     """Hypervolume over trials, and that of the uniform allocations as a level to beat."""
     look = find_theme(theme)
-    if not objectives:
-        raise ConfigError("objectives must name at least one metric; got none")
-    curve = compute.hypervolume_curve(runs, objectives, reference)
-    if curve.empty or not (curve["hypervolume"] > 0).any():
+    curve = front_data.hypervolume_curve(result)
+    if not (curve["hypervolume"] > 0).any():
         return sentence("No trial is better than the reference point: hypervolume is 0.", look)
     figure, axes = new_axes(look)
-    for index, (study, rows) in enumerate(curve.groupby("study", sort=False)):
-        axes.step(
-            rows["trials"],
-            rows["hypervolume"],
-            where="post",
-            color=colour(look, index),
-            linestyle=dashes(look, index),
-            linewidth=1.8,
-            marker="o" if len(rows) == 1 else None,
-            label=plain(str(study)) or "all results",
-        )
-    level = compute.uniform_hypervolume(runs, objectives, reference)
+    axes.step(
+        curve["trials"],
+        curve["hypervolume"],
+        where="post",
+        color=look.colours[0],
+        linewidth=1.8,
+        marker="o" if len(curve) == 1 else None,
+        label=plain(result.name),
+    )
+    level = front_data.uniform_hypervolume(result)
     if level is not None:
         axes.axhline(
             level, color=look.quiet, linestyle="--", linewidth=1.2, label="uniform bits alone"
@@ -208,25 +189,23 @@ def draw_hypervolume(
     return figure
 
 
-def draw_bits(runs: pd.DataFrame, objectives: Mapping[str, str], theme: str = "light") -> Figure:
+def draw_bits(result: StudyResult, theme: str = "light") -> Figure:
     """The bits of every layer of every member of the front, from the smallest to the largest."""
     look = find_theme(theme)
-    if not objectives:
-        raise ConfigError("objectives must name at least one metric; got none")
-    table = compute.front_bits(runs, objectives)
+    table = front_data.front_bits(result)
     if table.empty:
-        return sentence("No member of the front says the bits of its layers.", look)
-    quality = compute.axes_of({**objectives, "size_bytes": "minimize"})[1]
+        return sentence("No member of the front has the bits of its layers on record.", look)
+    quality = result.objectives.quality or result.objectives.metrics[0]
     width, height = 2.2 + 0.5 * len(table.columns), 1.4 + 0.22 * len(table)
     figure, axes = new_axes(look, (min(SIZE[0], max(3.6, width)), max(2.2, height)))
     style(axes, look, grid=False)
     axes.grid(False)
     _draw_cells(axes, table, look)
     rows = [int(row) for row in table.columns]
-    _member_ticks(axes, _cells(runs, rows, "size_bytes"), quantity("size_bytes").label)
+    _member_ticks(axes, _cells(result, rows, COST), quantity(COST).axis_label)
     axes.set_yticks(range(len(table)), [plain(str(name)) for name in table.index])
     top = style(axes.secondary_xaxis("top"), look, grid=False)  # type: ignore[arg-type]
-    _member_ticks(top, _cells(runs, rows, quality), quantity(quality).label)
+    _member_ticks(top, _cells(result, rows, quality), quantity(quality).axis_label)
     for part in (axes, top):
         for spine in part.spines.values():
             spine.set_visible(False)
@@ -234,7 +213,7 @@ def draw_bits(runs: pd.DataFrame, objectives: Mapping[str, str], theme: str = "l
 
 
 def _draw_cells(axes: Axes, table: pd.DataFrame, look: Theme) -> None:
-    """A square a layer and member, coloured by the order of its bits, with their number."""
+    """One square per layer and member, coloured by the order of its bits, with their number."""
     values = table.to_numpy()
     widths = np.unique(values[~np.isnan(values)])
     shades = colormaps[look.bits](np.linspace(0.1, 0.85, max(2, len(widths))))
@@ -253,8 +232,8 @@ def _draw_cells(axes: Axes, table: pd.DataFrame, look: Theme) -> None:
     axes.set_axisbelow(False)
 
 
-def _cells(runs: pd.DataFrame, rows: list[int], column: str) -> list[str]:
-    values = compute.numbers(runs, column)[rows] * quantity(column).scale
+def _cells(result: StudyResult, rows: list[int], column: str) -> list[str]:
+    values = numbers(result.trials, column)[rows] * quantity(column).scale
     digits = next((d for d in (1, 2) if len({f"{v:.{d}f}" for v in values}) == len(values)), 1)
     return ["?" if np.isnan(value) else f"{value:,.{digits}f}" for value in values]
 

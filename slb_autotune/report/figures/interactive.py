@@ -12,25 +12,25 @@ from typing import Any
 
 import pandas as pd
 
-from slb_autotune.report.figures import compute
-from slb_autotune.report.figures.theme import Theme, colour, find_theme, quantity, short, spans
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.report.figures import front_data
+from slb_autotune.report.figures.theme import Theme, find_theme, short, spans
+from slb_autotune.report.quantities import axes_of, quantity
 
 _SYMBOLS = {"trial": "circle", "uniform": "square", "paper": "diamond"}
 
 
-def interactive_front(
-    runs: pd.DataFrame, objectives: Mapping[str, str], theme: str = "light"
-) -> dict[str, Any]:
+def interactive_front(result: StudyResult, theme: str = "light") -> dict[str, Any]:
     """The front with each trial's configuration under the pointer."""
-    look = find_theme(theme)
-    if len(objectives) < 2:
+    look, objectives = find_theme(theme), result.objectives
+    if len(objectives.metrics) < 2:
         return _empty("A front needs two objectives.", look)
-    points = compute.front_points(runs, objectives)
+    points = front_data.front_points(result)
     if points.empty:
         return _empty("No trial has a value for every objective yet.", look)
-    x, y = compute.axes_of(objectives)
-    line = compute.front_line(points, x, y)
-    shape = "hv" if objectives[x] == "minimize" else "vh"
+    x, y = axes_of(objectives)
+    line = front_data.front_line(points, x, y)
+    shape = "hv" if objectives.sign(x) > 0 else "vh"
     steps = {
         "type": "scatter",
         "mode": "lines",
@@ -47,12 +47,15 @@ def interactive_front(
         "front": points[(points["kind"] == "trial") & points["on_front"]],
     }
     colours = (look.pale, look.colours[1], look.colours[2], look.colours[0])
-    traces = [steps] if len(objectives) == 2 else []
+    traces = [steps] if len(objectives.metrics) == 2 else []
     for (name, rows), shade in zip(groups.items(), colours, strict=True):
         if not rows.empty:
-            traces.append(_trace(runs, rows, (x, y), name, shade))
+            traces.append(_trace(result.trials, rows, (x, y), name, shade))
     log = spans((points[x]).tolist(), 4)
-    return {"data": traces, "layout": _layout(quantity(x).label, quantity(y).label, look, log)}
+    return {
+        "data": traces,
+        "layout": _layout(quantity(x).axis_label, quantity(y).axis_label, look, log),
+    }
 
 
 def _trace(
@@ -78,13 +81,13 @@ def _trace(
 
 
 def _describe(run: pd.Series[Any], axes: tuple[str, str]) -> str:
-    """What a trial was, line by line; words of others are escaped."""
+    """What a trial was, line by line; text of others is escaped."""
     heading = "trial ?" if pd.isna(run["trial"]) else f"trial {int(run['trial'])}"
     lines = [f"<b>{heading}</b> {escape(str(run['status']))}"]
     for name in axes:
         shown = quantity(name)
         value = short(float(run[name]) * shown.scale)
-        lines.append(f"{shown.words}: {value} {shown.unit}".strip())
+        lines.append(f"{shown.label}: {value} {shown.unit}".strip())
     if run["schedule"]:
         lines.append(f"schedule: {escape(str(run['schedule']))}")
     known = [name for name in ("T_s", "T_e", "lr") if not pd.isna(run[name])]
@@ -96,31 +99,25 @@ def _describe(run: pd.Series[Any], axes: tuple[str, str]) -> str:
     return "<br>".join(lines)
 
 
-def interactive_hypervolume(
-    runs: pd.DataFrame,
-    objectives: Mapping[str, str],
-    theme: str = "light",
-    reference: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
+def interactive_hypervolume(result: StudyResult, theme: str = "light") -> dict[str, Any]:
     """Hypervolume over trials, the trial that raised it under the pointer."""
     look = find_theme(theme)
-    curve = compute.hypervolume_curve(runs, objectives, reference)
+    curve = front_data.hypervolume_curve(result)
     if curve.empty:
         return _empty("No trial has ended yet.", look)
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": escape(str(study)) or "all results",
-            "x": rows["trials"].tolist(),
-            "y": rows["hypervolume"].tolist(),
-            "line": {"shape": "hv", "color": colour(look, index), "width": 2},
-            "text": ["?" if pd.isna(trial) else str(trial) for trial in rows["trial"]],
+            "name": escape(result.name),
+            "x": curve["trials"].tolist(),
+            "y": curve["hypervolume"].tolist(),
+            "line": {"shape": "hv", "color": look.colours[0], "width": 2},
+            "text": ["?" if pd.isna(trial) else str(trial) for trial in curve["trial"]],
             "hovertemplate": "after trial %{text}: %{y:.4f}<extra></extra>",
         }
-        for index, (study, rows) in enumerate(curve.groupby("study", sort=False))
     ]
-    level = compute.uniform_hypervolume(runs, objectives, reference)
+    level = front_data.uniform_hypervolume(result)
     if level is not None:
         ends = [1, int(curve["trials"].max())]
         traces.append(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -13,8 +11,8 @@ from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
-from slb_autotune.errors import ConfigError
-from slb_autotune.report.figures import compute
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.report.figures import search_data
 from slb_autotune.report.figures.theme import (
     SIZE,
     SMALL,
@@ -27,7 +25,6 @@ from slb_autotune.report.figures.theme import (
     new_axes,
     note,
     plain,
-    quantity,
     sentence,
     short,
     spans,
@@ -35,40 +32,34 @@ from slb_autotune.report.figures.theme import (
     typeset,
     whole_numbers,
 )
+from slb_autotune.report.quantities import quantity
 
 _LOG_RATIO = 8.0
 _FEW_VALUES = 6
 _MAP = "viridis"
 
 
-def draw_response(
-    runs: pd.DataFrame,
-    objectives: Mapping[str, str],
-    theme: str = "light",
-    parameters: Sequence[str] | None = None,
-) -> Figure:
-    """The first objective over two searched numbers, by default the first two that vary."""
+def draw_response(result: StudyResult, theme: str = "light") -> Figure:
+    """The first objective over the first two searched numbers that vary."""
     look = find_theme(theme)
-    if not objectives:
-        raise ConfigError("objectives must name at least one metric; got none")
-    names = compute.searched_numbers(runs) if parameters is None else list(parameters)
+    names = search_data.searched_numbers(result.trials)
     if len(names) < 2:
         found = f"only {names[0]} varies" if names else "none varies"
         return sentence(f"A response surface needs two searched numbers; {found}.", look)
-    objective = next(iter(objectives))
+    objective = result.objectives.metrics[0]
     x, y = names[:2]
-    points = compute.response_points(runs, objective, x, y)
+    points = search_data.response_points(result.trials, objective, x, y)
     known = points.dropna(subset=["mean"])
     if known.empty:
-        return sentence(f"No finished trial has {quantity(objective).words}.", look)
+        return sentence(f"No finished trial has {quantity(objective).label}.", look)
     figure, axes = new_axes(look)
     logs = spans(points["x"].tolist(), 2), spans(points["y"].tolist(), 2)
     _draw_surface(figure, axes, points, logs, objective, look)
     for axis, column, log in ((axes.xaxis, "x", logs[0]), (axes.yaxis, "y", logs[1])):
         _parameter_axis(axis, points[column].tolist(), log)
     axes.margins(0.08)
-    axes.set_xlabel(typeset(quantity(x).label))
-    axes.set_ylabel(typeset(quantity(y).label))
+    axes.set_xlabel(typeset(quantity(x).axis_label))
+    axes.set_ylabel(typeset(quantity(y).axis_label))
     return figure
 
 
@@ -82,7 +73,7 @@ def _parameter_axis(axis: Axis, values: list[float], log: bool) -> None:
 
 
 def _draw_background(
-    axes: Axes, surface: compute.Surface | None, ends: tuple[float, float], look: Theme
+    axes: Axes, surface: search_data.Surface | None, ends: tuple[float, float], look: Theme
 ) -> None:
     """The surface in washed-out colours, so that the trials stand out on it."""
     if surface is None or np.ptp(surface.heights) == 0:
@@ -117,7 +108,7 @@ def _draw_surface(
     known, failed = points.dropna(subset=["mean"]), points[points["mean"].isna()]
     low, high = known["mean"].min(), known["mean"].max()
     low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
-    _draw_background(axes, compute.surface(points, logs), (low, high), look)
+    _draw_background(axes, search_data.surface(points, logs), (low, high), look)
     repeated = (points["count"] > 1).any()
     dots = axes.scatter(
         known["x"],
@@ -146,18 +137,20 @@ def _draw_surface(
     bar = figure.colorbar(dots, ax=axes, pad=0.02)
     style(bar.ax, look, grid=False)
     bar.outline.set_visible(False)
-    bar.set_label(("mean " if repeated else "") + shown.label, color=look.ink, fontsize=SMALL + 1)
+    bar.set_label(
+        ("mean " if repeated else "") + shown.axis_label, color=look.ink, fontsize=SMALL + 1
+    )
     if repeated:
         counts = points["count"]
-        same = f"Each dot is the mean of {counts.iloc[0]} trials at one place."
-        larger = "Larger dots are the mean of more trials at one place."
+        same = f"Each dot is the mean of {counts.iloc[0]} trials at one point."
+        larger = "Larger dots are the mean of more trials at one point."
         note(figure, same if counts.nunique() == 1 else larger, look)
 
 
 def draw_importance(shares: pd.DataFrame, theme: str = "light") -> Figure:
-    """How much each parameter mattered: a row an objective in, grouped bars out."""
+    """How much each parameter mattered: one row per objective in, grouped bars out."""
     look = find_theme(theme)
-    table = compute.top_importances(shares) if shares.size else shares
+    table = search_data.top_importances(shares) if shares.size else shares
     if table.empty or not (table.to_numpy() > 0).any():
         return sentence("No parameter has an importance: too few trials, or none varied.", look)
     count, places = len(table), np.arange(len(table.columns))
@@ -171,7 +164,7 @@ def draw_importance(shares: pd.DataFrame, theme: str = "light") -> Figure:
             row.to_numpy() * 100,
             thickness * 0.92,
             color=colour(look, index),
-            label=plain(quantity(str(objective)).words),
+            label=plain(quantity(str(objective)).label),
         )
     axes.set_yticks(places, [typeset(str(name)) for name in table.columns])
     axes.set_ylim(len(places) - 0.5, -0.5)
@@ -185,12 +178,12 @@ def draw_importance(shares: pd.DataFrame, theme: str = "light") -> Figure:
 def draw_sensitivity(table: pd.DataFrame, theme: str = "light") -> Figure:
     """What each layer alone costs at each width: columns `layer`, `bits`, `cost`."""
     look = find_theme(theme)
-    points = compute.sensitivity_points(table)
+    points = search_data.sensitivity_points(table)
     if points.empty:
         return sentence("No layer was measured below 32 bits.", look)
     layers = list(dict.fromkeys(points["layer"]))
     figure, axes = new_axes(look, (SIZE[0], max(2.4, 1.3 + 0.21 * len(layers))))
-    finite = compute.positive(points["cost"])
+    finite = search_data.positive(points["cost"])
     log = spans(finite, 20)
     if log:
         log_axis(axes.xaxis, finite, margin=0.08)
@@ -247,7 +240,7 @@ def _sensitivity_note(figure: Figure, points: pd.DataFrame, log: bool, look: The
 
 
 def draw_budgets(correlations: pd.DataFrame, theme: str = "light") -> Figure:
-    """How well small budgets rank trials, from a table as `compute.rung_correlations` gives."""
+    """How well small budgets rank trials, from a table as `budget_correlations` gives."""
     look = find_theme(theme)
     known = correlations.dropna(subset=["epochs", "spearman"])
     if known.empty:

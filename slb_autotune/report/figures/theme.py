@@ -1,4 +1,4 @@
-"""How figures look: two themes, the words and units of what is drawn, and how they are saved."""
+"""How figures look: two themes, axes and numbers, and how figures are saved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from slb_autotune.errors import ConfigError, nearest
 
-DPI = 150
+DPI = 200
 SIZE = (6.4, 4.0)
 
 SMALL = 8.0
@@ -33,7 +33,7 @@ ORANGE, SKY, YELLOW = "#E69F00", "#56B4E9", "#F0E442"
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a figure: those of series are Okabe and Ito's, told apart by all eyes."""
+    """Colours of a figure: those of series are Okabe and Ito's, that all eyes can tell apart."""
 
     paper: str
     ink: str
@@ -64,49 +64,6 @@ THEMES = {
         bits="YlGnBu_r",
     ),
 }
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """What a column is called in a figure; numbers are multiplied by `scale` for its unit."""
-
-    words: str
-    unit: str = ""
-    scale: float = 1.0
-
-    @property
-    def label(self) -> str:
-        """`size (kB)`."""
-        return f"{self.words} ({self.unit})" if self.unit else self.words
-
-
-QUANTITIES = {
-    "val_accuracy": Quantity("validation accuracy", "%"),
-    "val_accuracy_continuous": Quantity("validation accuracy, continuous weights", "%"),
-    "val_accuracy_top5": Quantity("validation accuracy, top 5", "%"),
-    "val_psnr": Quantity("validation PSNR", "dB"),
-    "val_loss": Quantity("validation loss"),
-    "test_accuracy": Quantity("test accuracy", "%"),
-    "test_accuracy_top5": Quantity("test accuracy, top 5", "%"),
-    "test_psnr": Quantity("test PSNR", "dB"),
-    "train_loss": Quantity("training loss"),
-    "size_bytes": Quantity("size", "kB", 1e-3),
-    "bitops": Quantity("bit operations", "millions", 1e-6),
-    "average_weight_bits": Quantity("mean bits of a weight"),
-    "quantization_gap": Quantity("gap, mean |W_q - W_c|"),
-    "frozen_fraction": Quantity("frozen weights", "%", 100.0),
-    "flip_rate": Quantity("flips in an epoch", "%", 100.0),
-    "temperature": Quantity("temperature T"),
-    "seconds": Quantity("training time", "s"),
-    "T_s": Quantity("start temperature T_s"),
-    "T_e": Quantity("end temperature T_e"),
-    "lr": Quantity("learning rate"),
-}
-
-
-def quantity(name: str) -> Quantity:
-    """The words of a column; its own name where it has none."""
-    return QUANTITIES.get(name, Quantity(name))
 
 
 def plain(text: str) -> str:
@@ -260,7 +217,7 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def log_axis(axis: Axis, values: Sequence[float], *, most: int = 7, margin: float = 0.06) -> None:
-    """A log axis around positive values with plain numbers at round places."""
+    """A log axis around positive values with plain numbers at round values."""
     low, high = min(values), max(values)
     room = (high / low) ** margin if high > low else 1.5
     low, high = low / room, high * room
@@ -304,11 +261,14 @@ def svg_text(figure: Figure, name: str) -> str:
     return re.sub(r'((?: id="|href="#|url\(#))', rf"\g<1>{prefix}-", text)
 
 
-def save(figure: Figure, path: Path) -> list[Path]:
+def save(figure: Figure, path: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write `path` with .png and with .svg at its end; the files that were written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = (path.with_name(path.name + suffix) for suffix in (".png", ".svg"))
-    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
-    figure.set_layout_engine("none")  # the SVG takes the places that were found for the PNG
-    svg.write_text(svg_text(figure, path.name), encoding="utf-8", newline="\n")
-    return [png, svg]
+    written = [path.with_name(f"{path.name}.{name}") for name in formats]
+    for file in written:
+        if file.suffix == ".png":
+            figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+            figure.set_layout_engine("none")  # the SVG takes the layout that the PNG has
+        else:
+            file.write_text(svg_text(figure, path.name), encoding="utf-8", newline="\n")
+    return written

@@ -1,21 +1,15 @@
 """The paper's tables beside what was measured.
 
-Which runs belong to a cell of a paper table, and what its verdict means, is said in `paper.py`.
+Which runs belong to a cell and what its verdict means is in `analysis/paper.py`.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from slb_autotune.report.paper import (
-    BUDGET,
-    TABLES,
-    PaperTable,
-    Run,
-    Value,
-    compare,
-    records,
-)
+from slb_autotune.analysis.comparisons import BUDGET, Run, Value, records
+from slb_autotune.analysis.paper import compare
+from slb_autotune.analysis.paper_numbers import TABLES, PaperTable
 from slb_autotune.report.table import Column, Table, make_table
 
 
