@@ -1,20 +1,26 @@
-"""An invented study, for tests of the page: its numbers were never measured."""
+"""Invented studies for tests of the report: their numbers were never measured."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, typed
-from slb_autotune.pareto import front
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.analysis.tables import EPOCH_COLUMNS, RUN_COLUMNS, numbers, typed
+from slb_autotune.config.metrics import METRICS, Objectives
+from slb_autotune.config.study import StudyConfig
+from slb_autotune.pareto import front, hypervolume_share
 from slb_autotune.report.page import PageContent
 
 LAYERS = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1, 2) for c in (1, 2)]
 WEIGHTS = dict(zip(LAYERS, [1] * 6 + [4] * 6 + [16] * 6, strict=True))
+SUPER_RESOLUTION = {"network.name": "vdsr", "data.name": "photos"}
 RUNGS = ((0, 0.25), (1, 0.5), (2, 1.0))
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 320 200"><style>*{fill:#0072b2}</style>'
@@ -28,22 +34,52 @@ TABLE = (
 )
 
 
+def invented_result(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame | None = None,
+    metrics: tuple[str, ...] = ("val_accuracy", "size_bytes"),
+    **config: Any,
+) -> StudyResult:
+    """The result of a study of these trials: its front, its reference point, its hypervolume.
+
+    The reference point is 0 for what is maximised and twice the largest value for what is
+    minimised. Changes of the study file by top-level key.
+    """
+    values = {
+        "name": str(runs["study"].iloc[0]) if len(runs) else "invented",
+        "trial": SUPER_RESOLUTION if "val_psnr" in metrics else {},
+        "space": {"T_e": {"log": [1, 10000]}, "weight_bits": {"choices": [1, 2], "per": "layer"}},
+        "objectives": {name: METRICS[name].direction for name in metrics},
+    }
+    study = StudyConfig.from_mapping({**values, **config})
+    objectives = study.goals()
+    trials = runs if runs["on_front"].any() else with_front(runs, objectives)
+    reference = tuple(
+        0.0 if direction == "maximize" else 2.0 * float(np.nanmax([*numbers(runs, name), 1.0]))
+        for name, direction in objectives.items()
+    )
+    bare = StudyResult(study, trials, typed([], EPOCH_COLUMNS) if epochs is None else epochs)
+    points = np.column_stack([numbers(bare.results, name) for name in objectives.metrics])
+    share = hypervolume_share(points, reference, objectives)
+    return replace(bare, reference=reference, hypervolume=share)
+
+
+def with_front(runs: pd.DataFrame, objectives: Objectives) -> pd.DataFrame:
+    """The runs with the members of their front marked, as a study marks them."""
+    values = np.column_stack([numbers(runs, name) for name in objectives.metrics])
+    values[(runs["status"] != "done").to_numpy(dtype=bool)] = np.nan
+    return runs.assign(on_front=pd.array(front(values, objectives.directions), dtype="boolean"))
+
+
 def invented_study(
     trials: int = 60, epochs: int = 12, metric: str = "val_accuracy", seed: int = 0
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs and epochs with uniform allocations, the paper's schedule, stopped and failed ones."""
+) -> StudyResult:
+    """A study with uniform allocations, the paper's schedule, stopped and failed trials."""
     rng = random.Random(seed)
-    runs: list[dict[str, Any]] = []
-    curves: list[dict[str, Any]] = []
-    for trial in range(trials):
-        run = _run(trial, epochs, metric, rng)
-        runs.append(run)
-        curves += _curves(run, epochs, metric)
-    done = [run for run in runs if run["status"] == "done"]
-    points = [(run[metric], run["size_bytes"]) for run in done]
-    for run, best in zip(done, front(points, ("maximize", "minimize")), strict=True):
-        run["on_front"] = bool(best)
-    return typed(runs, RUN_COLUMNS), typed(curves, EPOCH_COLUMNS)
+    runs = [_run(trial, epochs, metric, rng) for trial in range(trials)]
+    curves = [row for run in runs for row in _curves(run, epochs, metric)]
+    tables = typed(runs, RUN_COLUMNS), typed(curves, EPOCH_COLUMNS)
+    return invented_result(*tables, metrics=(metric, "size_bytes"))
 
 
 def _run(trial: int, epochs: int, metric: str, rng: random.Random) -> dict[str, Any]:
@@ -128,24 +164,16 @@ def _curves(run: dict[str, Any], epochs: int, metric: str) -> list[dict[str, Any
     return rows
 
 
-def invented_page(
-    runs: pd.DataFrame,
-    epochs: pd.DataFrame,
-    objectives: dict[str, str] | None = None,
-    **changes: Any,
-) -> PageContent:
+def invented_page(result: StudyResult, **changes: Any) -> PageContent:
     """A page with something in every section."""
     values: dict[str, Any] = {
-        "study": "invented",
+        "result": result,
         "question": "Which end temperature and which bits give the best network of at most 20 kB?",
         "answer": [
             "A mixed allocation of 9.4 kB reaches 91.2 %, 1.9 points above uniform 2 bit.",
             "End temperatures between 100 and 400 were best.",
             "The paper's schedule was 2.3 points below the best one found.",
         ],
-        "objectives": objectives or {"val_accuracy": "maximize", "size_bytes": "minimize"},
-        "runs": runs,
-        "epochs": epochs,
         "tables": [("ResNet20 on CIFAR-10", TABLE)],
         "figures": [("Three bars, which stand for a figure.", SVG)],
         "reproduce": ["slb-autotune search search_spaces/invented.yaml", "slb-autotune report"],

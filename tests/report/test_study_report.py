@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from slb_autotune.analysis.frames import epoch_frame, run_frame
 from typer.testing import CliRunner
 
-from slb_autotune.analysis.frames import epoch_frame, run_frame
 from slb_autotune.cli.main import app
 from slb_autotune.errors import DataError
 from slb_autotune.report.results import export_tables, read_results, regenerate

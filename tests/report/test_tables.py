@@ -20,6 +20,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from slb_autotune.report.paper import MINUS, TIMES, read_published, read_references
+from slb_autotune.report.tables import paper_tables, references_table
 
 from slb_autotune.analysis.tables import RUN_COLUMNS, read_runs, typed, write
 from slb_autotune.errors import InputError
@@ -32,7 +34,6 @@ from slb_autotune.report.own_tables import (
     search_against_confirmed,
     search_against_uniform,
 )
-from slb_autotune.report.paper import MINUS, TIMES, read_published, read_references
 from slb_autotune.report.table import (
     RENDERERS,
     Column,
@@ -43,7 +44,6 @@ from slb_autotune.report.table import (
     to_markdown,
     write_tables,
 )
-from slb_autotune.report.tables import paper_tables, references_table
 
 REPOSITORY = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"

@@ -74,14 +74,15 @@ def _draw_trials(axes: Axes, points: pd.DataFrame, x: str, y: str, look: Theme) 
             rows = rows[~rows["on_front"]]
         if rows.empty:
             continue
+        member = rows["on_front"].to_numpy(dtype=bool)
         axes.scatter(
             rows[x],
             rows[y],
             s=_SIZES[kind],
             marker=marker,
             color=colours[kind],
-            edgecolors=look.paper,
-            linewidths=0.6,
+            edgecolors=np.where(member, look.colours[0], look.paper).tolist(),
+            linewidths=np.where(member, 1.6, 0.6).tolist(),
             label=names[kind],
             zorder=2 if kind == "trial" else 4,
         )
