@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import re
-import statistics
 from pathlib import Path
 
 import pytest
 
-from slb_autotune.analysis.tables import RUN_COLUMNS, typed
-from slb_autotune.config.recipes import RECIPES
-from slb_autotune.config.registry import DATASETS, NETWORKS
-from slb_autotune.errors import DataError
-from slb_autotune.report.paper import (
+from slb_autotune.analysis.paper import budget_text, judge
+from slb_autotune.analysis.paper_numbers import (
     METHODS,
     TABLES,
     WIDTHS,
-    budget_text,
-    judge,
-    mean_and_spread,
-    one_a_seed,
     read_published,
     read_references,
-    records,
 )
+from slb_autotune.config.recipes import RECIPES
+from slb_autotune.config.registry import DATASETS, NETWORKS
+from slb_autotune.errors import DataError
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "results" / "paper"
@@ -301,35 +294,3 @@ def test_verdicts_of_a_full_budget(difference, spread, seeds, verdict):
 )
 def test_budgets_are_said_in_shares_of_the_papers(epochs, images, text):
     assert budget_text(TABLES[0], {"epochs": epochs, "train_images": images}) == text
-
-
-def test_mean_and_spread_are_the_textbooks():
-    values = [78.1, 77.9, 78.2]
-    mean, spread = mean_and_spread(values)
-    assert mean == pytest.approx(sum(values) / 3)
-    slow = math.sqrt(sum((value - sum(values) / 3) ** 2 for value in values) / 2)
-    assert spread == pytest.approx(slow) == pytest.approx(statistics.stdev(values))
-    assert mean_and_spread([78.1]) == (78.1, None)
-    assert mean_and_spread([]) == (None, None)
-
-
-def test_records_have_none_for_what_is_missing_and_leave_unfinished_runs_out():
-    rows = [
-        {"study": "b", "trial": 1, "status": "done", "val_accuracy": float("inf"), "seed": 1},
-        {"study": "a", "trial": 2, "status": "reused", "params": '{"seed": 3, "data.scale": 2}'},
-        {"study": "a", "trial": 0, "status": "stopped", "val_accuracy": 50.0},
-    ]
-    first, second = records(typed(rows, RUN_COLUMNS))
-    assert (first["study"], first["trial"], first["scale"]) == ("a", 2, 2)
-    assert first["params"] == {"data.scale": 2}
-    assert (second["val_accuracy"], second["network"], second["size_bytes"]) == (None, None, None)
-
-
-def test_a_seed_counts_once_and_unknown_seeds_each():
-    runs = [
-        {"seed": 0, "n": 1},
-        {"seed": 0, "n": 2},
-        {"seed": None, "n": 3},
-        {"seed": None, "n": 4},
-    ]
-    assert [run["n"] for run in one_a_seed(runs)] == [1, 3, 4]
