@@ -105,7 +105,8 @@ def rung_correlations(result: StudyResult) -> list[RungCorrelation]:
         return []
     stopping, seed = result.config.early_stopping, result.config.seed
     done = result.with_status("done")
-    spared = done[[is_spared(stopping, seed, int(number)) for number in done["trial"]]]
+    mask = [is_spared(stopping, seed, int(number)) for number in done["trial"]]
+    spared = done[pd.Series(mask, index=done.index, dtype=bool)]
     final = spared.set_index("trial")[metric]
     found = []
     for phase in phases(stopping, result.base.epochs)[:-1]:

@@ -323,14 +323,6 @@ class TrialConfig(Section):
         return cls.from_mapping(parse_yaml(text, source), source)
 
     @classmethod
-    def from_json(cls, text: str, source: str = "configuration") -> TrialConfig:
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"{source} is not JSON: {error}") from None
-        return cls.from_mapping(values, source)
-
-    @classmethod
     def from_file(cls, path: Path) -> TrialConfig:
         return cls.from_yaml(read_text(path), str(path))
 
