@@ -97,31 +97,43 @@ def average_weight_bits(network: nn.Module, layers: list[str]) -> float:
 
 
 def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
-    """One module's own numbers; what its children hold is theirs to report."""
-    own = sum(p.numel() for p in module.parameters(recurse=False)) - _training_only(module)
+    """The row of one module, without its children; None where inference stores none of it."""
+    floats = sum(tensor.numel() for tensor in float_tensors(module).values())
     row: dict[str, Any] = {"name": name, "weight_bits": 32, "activation_bits": 32, "macs": macs}
     if isinstance(module, LowBitLayer):
         weights = module.weight_shape.numel()
-        floats = own - module.trained.numel() + sum(t.numel() for t in module.stored().values())
         row |= {"kind": _kind(module), "params": weights + floats, "weight_bits": module.bits}
         row["activation_bits"] = getattr(module.activation, "bits", 32)
         row["bytes"] = ceil(weights * module.bits / 8) + 4 * floats
-    elif isinstance(module, WeightQuantizer):
-        return None  # what inference needs of it is in its layer's `stored`
     elif isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
-        row |= {"kind": "norm", "params": own, "bytes": 8 * module.num_features}
-    elif own:
-        row |= {"kind": _kind(module), "params": own, "bytes": 4 * own}
+        row |= {"kind": "norm", "params": floats, "bytes": 8 * module.num_features}
+    elif floats:
+        row |= {"kind": _kind(module), "params": floats, "bytes": 4 * floats}
     else:
         return None
     row["bitops"] = macs * row["weight_bits"] * row["activation_bits"]
     return row
 
 
-def _training_only(module: nn.Module) -> int:
-    """Parameters that an activation quantiser learns with, and inference does without."""
-    names = getattr(module, "training_only", ())
-    return sum(p.numel() for name, p in module.named_parameters(recurse=False) if name in names)
+def float_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The float numbers of a module that inference needs, by name, without its children's.
+
+    A low-bit layer has codes in place of the parameter that is trained. A weight quantiser has
+    none: what inference needs of it is in its layer's `stored()`. `training_only` names what an
+    activation quantiser learns with and inference does without.
+    """
+    if isinstance(module, WeightQuantizer):
+        return {}
+    unused = getattr(module, "training_only", ())
+    own: dict[str, Tensor] = {
+        name: parameter
+        for name, parameter in module.named_parameters(recurse=False)
+        if name not in unused
+    }
+    if isinstance(module, LowBitLayer):
+        own = {name: tensor for name, tensor in own.items() if tensor is not module.trained}
+        own |= module.stored()
+    return own
 
 
 def _kind(module: nn.Module) -> str:
@@ -186,7 +198,7 @@ def _sketch(config: TrialConfig, info: DataInfo) -> _Sketch:
         network = build_network(
             config.network, info.in_channels, info.num_classes, info.image_size
         )
-        example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
+        example = torch.zeros(1, *info.input_shape)
     return _Sketch(network, watch(network, example))
 
 

@@ -28,6 +28,11 @@ class DataInfo:
     num_classes: int | None
     image_size: int
 
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """The shape of one input: channels, height, width."""
+        return self.in_channels, self.image_size, self.image_size
+
 
 class Split(Protocol):
     """Examples that can be read in batches, again and again."""

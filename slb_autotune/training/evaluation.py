@@ -117,6 +117,6 @@ def describe_layers(folder: Path | str) -> pd.DataFrame:
     """A row a layer of a finished run: its cost, and how far its weights hardened."""
     config, network = load_run(folder, torch.device("cpu"))
     info = data.info(config.data)
-    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    table = profile(network, info.input_shape)
     hardening = layer_diagnostics(network).drop(columns=["bits", "weights", "flip_rate"])
     return table.merge(hardening, on="name", how="left")

@@ -23,7 +23,7 @@ def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device)
     if config.init.checkpoint is not None:
         state = load_tensors(Path(config.init.checkpoint))
         load_into(network, float_state(state))
-    example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
+    example = torch.zeros(1, *info.input_shape)
     network = quantize(
         network,
         config.weight_bits,
@@ -36,11 +36,19 @@ def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device)
         keep_weights=config.init.checkpoint is not None,
         spread=config.init.spread,
     ).to(device)
+    use_memory_format(network, config)
+    return network
+
+
+def use_memory_format(network: nn.Module, config: TrialConfig) -> None:
+    """Put the parameters into the memory format of the trial, in place.
+
+    `Module.to(memory_format=...)` cannot: it refuses A, which has five dimensions.
+    """
     if config.channels_last:
         for parameter in network.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-    return network
 
 
 def float_state(state: dict[str, Any]) -> dict[str, Any]:
