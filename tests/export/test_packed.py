@@ -23,6 +23,7 @@ from slb_autotune.training.network import formatted, make_network
 from slb_autotune.version import VERSION
 from tests.builders import CIFAR, tiny_config
 from tests.export.reference import CPU, DIGITS, slow_pack
+from tests.training.configs import photos
 
 HERE = __name__  # networks of this module are a user's own: `module:function`
 
@@ -87,13 +88,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 VDSR = {
-    "network": {"name": "vdsr", "width": 5, "options": {"depth": 4}},
-    "data": {"name": "photos", "patches": 32, "patch": 16},
-    "optimizer": {"name": "adam", "lr": 1e-3},
-    "batch_size": 16,
-    "epochs": 1,
+    "network.width": 5,
+    "network.options": {"depth": 4},
+    "data.patches": 32,
+    "data.patch": 16,
     "norm.batches": 1,
-    "device": "cpu",
 }
 VDSR_CASES: dict[str, dict[str, Any]] = {
     "vdsr": {},
@@ -102,9 +101,7 @@ VDSR_CASES: dict[str, dict[str, Any]] = {
 }
 
 TRIALS = {name: tiny_config(**changes) for name, changes in CASES.items()}
-TRIALS |= {
-    name: TrialConfig.from_mapping(VDSR).updated(changes) for name, changes in VDSR_CASES.items()
-}
+TRIALS |= {name: photos(**VDSR, **changes) for name, changes in VDSR_CASES.items()}
 
 
 def inputs(config: TrialConfig) -> Tensor:

@@ -23,6 +23,7 @@ from slb_autotune.search.sensitivity import (
 )
 from slb_autotune.training.evaluation import load_run
 from tests.builders import tiny_config
+from tests.training.configs import photos
 
 CPU = torch.device("cpu")
 ONE_STAGE = {"keep_float": ("layer2.*", "layer3.*")}
@@ -255,16 +256,7 @@ def test_without_a_validation_split_training_images_replace_it(tmp_path: Path) -
 
 
 def test_a_network_without_bn_is_measured_too(tmp_path: Path) -> None:
-    config = TrialConfig.from_mapping(
-        {
-            "network": {"name": "vdsr", "width": 4, "options": {"depth": 4}},
-            "data": {"name": "photos", "patches": 32, "patch": 24},
-            "optimizer": {"name": "adam", "lr": 1e-3},
-            "epochs": 1,
-            "batch_size": 16,
-            "device": "cpu",
-        }
-    )
+    config = photos(**{"network.options": {"depth": 4}, "data.patches": 32})
     table = measure_sensitivity(config, (1, 8), folder=tmp_path, batches=1)
     assert table["layer"].nunique() == 2
     assert np.isfinite(table["loss"]).all()
