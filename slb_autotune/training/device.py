@@ -13,7 +13,6 @@ import torch
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError
 
-
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
