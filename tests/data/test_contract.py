@@ -59,7 +59,7 @@ def load_train(configuration):
 
 
 def fingerprints(split: Split) -> Tensor:
-    """One number for each image, by which it can be recognised: exact, made of all its bits."""
+    """One number per image that identifies it: exact, computed from all its bits."""
     return torch.cat([fingerprint(images) for images, _ in split.batches(500)])
 
 

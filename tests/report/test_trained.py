@@ -147,7 +147,7 @@ def test_a_missing_picture_is_named_and_missing_files_stop_no_report(ledger: Led
     pictures.rename(pictures.with_name("away"))
     ((_, caption, figure),) = trained.strips(ledger)
     pictures.with_name("away").rename(pictures)
-    assert caption.startswith("Expected a folder of pictures")
+    assert caption.startswith("Expected a folder of images")
     assert words(figure) == ["There is no picture to show."]
 
 
