@@ -1,4 +1,4 @@
-"""Fronts and hypervolume: pure functions over arrays of points, a row a point.
+"""Fronts and hypervolume: pure functions over arrays of points, one row per point.
 
 `directions` says for each column "minimize" or "maximize". A point with a NaN is on no front and
 adds no volume.
@@ -6,20 +6,16 @@ adds no volume.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import moocore
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from slb_autotune.config.metrics import DIRECTIONS, METRICS, Objectives
 from slb_autotune.errors import ConfigError
-
-DIRECTIONS = ("minimize", "maximize")
-
-# The best that a metric can be, where that is known: it makes hypervolume a share of a box.
-IDEAL = dict.fromkeys(("val_accuracy", "val_accuracy_top5", "test_accuracy"), 100.0)
-IDEAL |= dict.fromkeys(("val_psnr", "test_psnr"), 50.0)
 
 Floats = NDArray[np.float64]
 
@@ -33,24 +29,47 @@ def front(points: ArrayLike, directions: Sequence[str]) -> NDArray[np.bool_]:
     return mask
 
 
-def ranks(points: ArrayLike, directions: Sequence[str]) -> NDArray[np.int64]:
-    """Non-dominated sorting: 0 for the front, 1 for the front without it, and so on.
-
-    Points with a NaN come last, behind all others.
-    """
-    values, known = _minimised(points, directions)
-    result = np.full(len(values), len(values), dtype=np.int64)
-    if known.any():
-        result[known] = moocore.pareto_rank(values[known])
-    return result
-
-
 def hypervolume(points: ArrayLike, reference: ArrayLike, directions: Sequence[str]) -> float:
     """Volume between the front and the reference point; points beyond the reference add none."""
     values, known = _minimised(points, directions)
     ref, _ = _minimised(np.atleast_2d(np.asarray(reference, dtype=np.float64)), directions)
     inside = values[known & (values < ref).all(axis=1)]
     return float(moocore.hypervolume(inside, ref=ref[0])) if len(inside) else 0.0
+
+
+def reference_point(
+    objectives: Objectives,
+    float_costs: Mapping[str, float],
+    results: Sequence[Mapping[str, float]],
+) -> list[float]:
+    """The point from which a study's hypervolume is measured; empty while it is not defined.
+
+    0 for what is maximised. For a cost that is minimised, that of the float network: a network
+    that saves nothing is worth nothing. For what training decides, such as a loss, twice the
+    worst of the first results; the study keeps the point, so that it never moves.
+    """
+    point = []
+    for metric, direction in objectives.items():
+        if direction == "maximize":
+            point.append(0.0)
+        elif metric in float_costs:
+            point.append(float(float_costs[metric]))
+        elif results:
+            point.append(2.0 * max(float(result[metric]) for result in results))
+        else:
+            return []
+    return point
+
+
+def hypervolume_share(
+    points: ArrayLike, reference: Sequence[float], objectives: Objectives
+) -> float:
+    """Hypervolume as a share of the box between the reference point and the ideal."""
+    if not len(reference):
+        return 0.0
+    ideals = [METRICS[name].ideal for name in objectives.metrics]
+    box = math.prod(abs(r - i) or 1.0 for r, i in zip(reference, ideals, strict=True))
+    return hypervolume(points, reference, objectives.directions) / box
 
 
 def contributions(points: ArrayLike, reference: ArrayLike, directions: Sequence[str]) -> Floats:

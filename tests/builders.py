@@ -12,7 +12,7 @@ from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import CostModel
 from slb_autotune.data.base import DataInfo
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.worker import Order
+from slb_autotune.search.worker import Assignment
 
 CIFAR = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
 
@@ -64,37 +64,37 @@ def tiny_study(**changes: Any) -> StudyConfig:
     return StudyConfig.from_mapping({**values, **changes})
 
 
-def fake_row(order: Order, until: int, **changes: Any) -> dict[str, Any]:
-    """What a worker tells of `order` at epoch `until`: more bits and T_e near 100 are good."""
-    config = TrialConfig.from_mapping(order.config)
-    bits = order.costs["average_weight_bits"]
+def fake_row(assignment: Assignment, until: int, **changes: Any) -> dict[str, Any]:
+    """What a worker reports of `assignment` at epoch `until`: more bits and T_e near 100 are good."""
+    config = TrialConfig.from_mapping(assignment.config)
+    bits = assignment.costs["average_weight_bits"]
     off = abs(math.log10(config.temperature.T_e) - 2)
     row = {"status": "done", "epoch": until, "trial_epochs": until, "seconds": 1.0}
     row |= {"val_accuracy": 80 + 10 * (1 - 1 / bits) - 5 * off + until, "train_loss": 1.0}
-    return {**row, **order.costs, **changes}
+    return {**row, **assignment.costs, **changes}
 
 
 def play(ledger: Ledger, most: int = 1000) -> list[int]:
-    """Take the ledger's orders one after the other with `fake_row`; the numbers taken."""
-    taken: list[int] = []
-    waiting = [record.number for record in ledger.with_status("running")]
-    while len(taken) < most:
-        if waiting:
-            number = waiting.pop(0)
-            order = ledger.take_up(number)
+    """Train the ledger's trials one after the other with `fake_row`; their numbers."""
+    trained: list[int] = []
+    unfinished = [record.number for record in ledger.snapshot().with_status("running")]
+    while len(trained) < most:
+        if unfinished:
+            number = unfinished.pop(0)
+            assignment = ledger.resume(number)
         else:
-            found = ledger.next_order()
+            found = ledger.ask()
             if found is None:
                 break
-            number, order = found
-        taken.append(number)
-        for phase in order.phases[:-1]:
-            row = fake_row(order, phase["until"], status="rung")
-            if not ledger.record_rung(number, phase["rung"], row):
+            number, assignment = found
+        trained.append(number)
+        for phase in assignment.phases[:-1]:
+            row = fake_row(assignment, phase.until, status="rung")
+            if not ledger.tell_rung(number, phase.rung, row):
                 break
         else:
-            ledger.finish(number, fake_row(order, order.phases[-1]["until"]))
-    return taken
+            ledger.tell(number, fake_row(assignment, assignment.phases[-1].until))
+    return trained
 
 
 _COSTS: dict[DataInfo, CostModel] = {}

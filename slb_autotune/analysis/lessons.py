@@ -2,130 +2,125 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import dataclass
+from typing import Any
 
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+import pandas as pd
 
-from slb_autotune.analysis.frames import epoch_frame
+from slb_autotune.analysis.importance import importances
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.analysis.statistics import spearman
+from slb_autotune.analysis.tables import layer_bits
+from slb_autotune.config.metrics import COST, METRICS
 from slb_autotune.errors import InputError
-from slb_autotune.quant.convert import resolve_bits
-from slb_autotune.search.ledger import Ledger, Record
+from slb_autotune.search.early_stopping import is_spared, phases
 
-FEWEST_FOR_IMPORTANCE = 8
+FEWEST_FOR_CORRELATION = 5
+TRUSTED_CORRELATION = 0.5
+PAPER_TEMPERATURE = {"schedule": "exp", "T_s": 0.01, "T_e": 10.0}
 
 
-def lessons(ledger: Ledger) -> list[str]:
+def lessons(result: StudyResult) -> list[str]:
     """The best schedule, the parameters that mattered, and what mixing bits was worth."""
-    lines = [best_schedule(ledger), importance_line(ledger), uniform_line(ledger)]
-    return [line for line in lines if line] + correlation_lines(ledger)
+    lines = [best_schedule(result), importance_line(result), uniform_line(result)]
+    return [line for line in lines if line] + correlation_lines(result)
 
 
-def occupancy(ledger: Ledger, slots: int) -> float | None:
+def occupancy(result: StudyResult, slots: int) -> float | None:
     """Seconds of training / (slots x seconds), from the first trial's start to the last's end.
 
     None for a study that was interrupted: the time between its sessions is nobody's.
     """
-    if any(record.attempt > 1 for record in ledger.records.values()):
+    trials = result.trials
+    if (trials["attempt"] > 1).any() or trials["ended"].isna().all():
         return None
-    trials = [ledger.study.get_trials(deepcopy=False)[number] for number in ledger.records]
-    starts = [trial.datetime_start for trial in trials if trial.datetime_start is not None]
-    ends = [trial.datetime_complete for trial in trials if trial.datetime_complete is not None]
-    if not ends:
-        return None
-    wall = (max(ends) - min(starts)).total_seconds()
-    return float(epoch_frame(ledger)["seconds"].sum()) / (slots * wall)
+    wall = trials["ended"].max() - trials["started"].min()
+    return float(result.epochs["seconds"].sum() / (slots * wall)) if wall > 0 else None
 
 
-def first_learned(ledger: Ledger) -> int | None:
-    """The first objective that training decides."""
-    found = [i for i, known in enumerate(ledger.goals.known) if not known]
-    return found[0] if found else None
-
-
-def best(ledger: Ledger, records: list[Record], objective: int) -> Record | None:
-    """The best record in one objective."""
-    if not records:
-        return None
-    metric = ledger.goals.metrics[objective]
-    sign = -1 if ledger.goals.directions[objective] == "maximize" else 1
-    return min(records, key=lambda record: sign * record.metrics[metric])
-
-
-def best_schedule(ledger: Ledger) -> str:
+def best_schedule(result: StudyResult) -> str:
     """The temperature of the best trial, beside the paper's where that was tried."""
-    objective = first_learned(ledger)
-    if objective is None:
+    metric, best = result.objectives.quality, result.best()
+    if metric is None or best is None or not best["schedule"]:
         return ""
-    record = best(ledger, ledger.results(), objective)
-    if record is None or not record.config.quantises:
-        return ""
-    metric = ledger.goals.metrics[objective]
-    chosen = record.config.temperature
     line = (
-        f"best schedule: {chosen.schedule}, T {chosen.T_s:.3g} -> {chosen.T_e:.4g} "
-        f"({metric} {record.metrics[metric]:.2f}, trial {record.number})"
+        f"best schedule: {best['schedule']}, T {best['T_s']:.3g} -> {best['T_e']:.4g} "
+        f"({metric} {METRICS[metric].text(best[metric])}, trial {best['trial']})"
     )
-    paper = best(ledger, [r for r in ledger.results() if is_paper(r)], objective)
+    paper = result.best(result.results[has_paper_temperature(result.results)])
     if paper is not None:
-        line += f"; the paper's exp, 0.01 -> 10 gave {paper.metrics[metric]:.2f}"
+        line += f"; the paper's exp, 0.01 -> 10 gave {METRICS[metric].text(paper[metric])}"
     return line
 
 
-def is_paper(record: Record) -> bool:
-    """Whether the trial has the temperatures of the paper's figure."""
-    schedule = record.config.temperature
-    return (schedule.schedule, schedule.T_s, schedule.T_e) == ("exp", 0.01, 10.0)
+def has_paper_temperature(trials: pd.DataFrame) -> pd.Series[bool]:
+    """Which trials have the temperatures of the paper's figure."""
+    return (trials[list(PAPER_TEMPERATURE)] == list(PAPER_TEMPERATURE.values())).all(axis=1)
 
 
-def importances(ledger: Ledger, objective: int | None) -> dict[str, float]:
-    """Parameter -> share of what moved an objective (PED-ANOVA)."""
-    if objective is None or len(ledger.results()) < FEWEST_FOR_IMPORTANCE:
-        return {}
-    # PED-ANOVA asks what leads to low values.
-    sign = -1.0 if ledger.goals.directions[objective] == "maximize" else 1.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            found = get_param_importances(
-                ledger.study,
-                evaluator=PedAnovaImportanceEvaluator(),
-                target=lambda trial: sign * trial.values[objective],
-            )
-        except (ValueError, RuntimeError):
-            return {}
-    return dict(found)
-
-
-def importance_line(ledger: Ledger) -> str:
+def importance_line(result: StudyResult) -> str:
     """The three parameters that mattered most."""
-    shares = importances(ledger, first_learned(ledger))
+    shares = importances(result, result.objectives.quality)
     found = sorted(shares.items(), key=lambda item: -item[1])[:3]
     if not found:
         return ""
     return "what mattered: " + ", ".join(f"{name} {share:.0%}" for name, share in found)
 
 
-def uniform_line(ledger: Ledger) -> str:
+def uniform_line(result: StudyResult) -> str:
     """Hypervolume of everything against that of the uniform allocations alone."""
-    uniform = [record for record in ledger.results() if is_uniform(ledger, record)]
-    if not uniform or len(uniform) == len(ledger.results()):
+    uniform = result.results[is_uniform(result.results)]
+    if uniform.empty or len(uniform) == len(result.results):
         return ""
     return (
-        f"hypervolume {ledger.hypervolume():.4f}, of the {len(uniform)} uniform allocations "
-        f"alone {ledger.hypervolume(uniform):.4f}"
+        f"hypervolume {result.hypervolume:.4f}, of the {len(uniform)} uniform allocations "
+        f"alone {result.hypervolume_of(uniform):.4f}"
     )
 
 
-def is_uniform(ledger: Ledger, record: Record) -> bool:
-    """Whether all weights have the same bits."""
-    bits = resolve_bits("weight_bits", record.config.weight_bits, ledger.layers)
-    return len(set(bits.values())) == 1
+def is_uniform(trials: pd.DataFrame) -> pd.Series[bool]:
+    """Which trials have the same bits in all their weights."""
+    return trials["bits"].map(lambda cell: len(set(layer_bits(cell).values())) <= 1).astype(bool)
 
 
-def correlation_lines(ledger: Ledger) -> list[str]:
-    """How well each rung foretold the end, with a warning where it did not."""
+@dataclass(frozen=True)
+class RungCorrelation:
+    """How well a rung predicted the end, over trials that are never stopped."""
+
+    rung: int
+    epochs: int
+    trials: int
+    spearman: float
+
+    @property
+    def trusted(self) -> bool:
+        """Whether stopping at this rung was reasonable."""
+        return self.trials >= FEWEST_FOR_CORRELATION and self.spearman >= TRUSTED_CORRELATION
+
+
+def rung_correlations(result: StudyResult) -> list[RungCorrelation]:
+    """Each rung against the end, over the trials that were spared from early stopping."""
+    metric = result.objectives.quality
+    if metric is None or metric not in result.epochs.columns:
+        return []
+    stopping, seed = result.config.early_stopping, result.config.seed
+    done = result.with_status("done")
+    spared = done[[is_spared(stopping, seed, int(number)) for number in done["trial"]]]
+    final = spared.set_index("trial")[metric]
+    found = []
+    for phase in phases(stopping, result.base.epochs)[:-1]:
+        rows = result.epochs[result.epochs["rung"] == phase.rung]
+        rung = rows.sort_values("epoch").groupby("trial")[metric].last()
+        both = pd.concat([rung, final], axis=1, join="inner").dropna().astype("float64")
+        value = spearman(both.iloc[:, 0], both.iloc[:, 1])
+        found.append(RungCorrelation(phase.rung, phase.until, len(both), value))
+    return found
+
+
+def correlation_lines(result: StudyResult) -> list[str]:
+    """How well each rung predicted the end, with a warning where it did not."""
     lines = []
-    for rung in ledger.correlations():
+    for rung in rung_correlations(result):
         if not rung.trials:
             continue
         line = (
@@ -133,40 +128,38 @@ def correlation_lines(ledger: Ledger) -> list[str]:
             f"{rung.spearman:.2f} over {rung.trials} spared trials"
         )
         if not rung.trusted:
-            few = "too few to tell" if rung.trials < 5 else "early stopping was not to be trusted"
-            line += f"; warning: {few}"
+            few = rung.trials < FEWEST_FOR_CORRELATION
+            why = "too few to tell" if few else "early stopping was not to be trusted"
+            line += f"; warning: {why}"
         lines.append(line)
     return lines
 
 
-def recommend(ledger: Ledger, size: float | None, score: float | None) -> Record:
+def recommend(result: StudyResult, size: float | None, score: float | None) -> pd.Series[Any]:
     """The best member of the front of at most `size` bytes, or the smallest with this score."""
-    objective = first_learned(ledger)
-    members = ledger.front()
-    if objective is None or not members:
+    metric, members = result.objectives.quality, result.front
+    if metric is None or members.empty:
         raise InputError("the study has no front yet", "let it finish some trials first.")
-    metric = ledger.goals.metrics[objective]
     if size is not None:
-        members = [r for r in members if r.metrics["size_bytes"] <= size]
-        if not members:
-            least = min(r.metrics["size_bytes"] for r in ledger.front())
+        least = members[COST].min()
+        members = members[members[COST] <= size]
+        if members.empty:
             raise InputError(
                 f"no member of the front fits {size:,.0f} bytes; the smallest has {least:,.0f}",
                 "raise the size, or search with a constraint on it.",
             )
-    if score is not None:
-        sign = -1 if ledger.goals.directions[objective] == "maximize" else 1
-        good = [r for r in members if sign * r.metrics[metric] <= sign * score]
-        if not good:
-            top = min((r.metrics[metric] for r in members), key=lambda value: sign * value)
-            where = (
-                "no member of the front" if size is None else f"nothing within {size:,.0f} bytes"
-            )
-            raise InputError(
-                f"{where} reaches {metric} {score:g}; the best has {top:.2f}",
-                "lower the score, allow more bytes, or search on.",
-            )
-        return min(good, key=lambda r: r.metrics["size_bytes"])
-    chosen = best(ledger, members, objective)
-    assert chosen is not None
-    return chosen
+    if score is None:
+        best = result.best(members, metric)
+        assert best is not None
+        return best
+    sign = result.objectives.sign(metric)
+    good = members[sign * members[metric] <= sign * score]
+    if good.empty:
+        top = result.best(members, metric)
+        where = "no member of the front" if size is None else f"nothing within {size:,.0f} bytes"
+        raise InputError(
+            f"{where} reaches {metric} {score:g}; the best has "
+            f"{'none' if top is None else METRICS[metric].text(top[metric])}",
+            "lower the score, allow more bytes, or search on.",
+        )
+    return good.sort_values(COST, kind="stable").iloc[0]

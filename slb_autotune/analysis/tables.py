@@ -1,29 +1,36 @@
-"""The tables that measurements travel in: a row a trial, and a row an epoch.
+"""The tables that measurements travel in: one row per trial, and one row per epoch.
 
-Studies, MLflow, the files under `results/runs` and the reports all speak this schema.
+Studies, MLflow, the files under `results/runs` and the reports share this schema. The columns of
+metrics are those of `config/metrics.py`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from slb_autotune.config.files import write_atomically
+from slb_autotune.config.metrics import METRICS
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import DataError, nearest
 
 # Column -> pandas dtype. Where a value does not exist it is missing, never 0.
-RUN_COLUMNS: dict[str, str] = {
+IDENTITY_COLUMNS: dict[str, str] = {
     "study": "str",
     "trial": "Int64",
     "run_id": "str",  # of MLflow; empty where a run is not recorded there
+    "digest": "str",  # of the configuration
     "status": "str",  # done, stopped, failed, running or reused
     "reason": "str",
     "source": "str",  # what proposed it: sampler, uniform 1 bit, paper, sensitivity, ...
     "on_front": "boolean",
+}
+SETTING_COLUMNS: dict[str, str] = {
     "network": "str",
     "width": "Int64",
     "data": "str",
@@ -41,28 +48,29 @@ RUN_COLUMNS: dict[str, str] = {
     "batch_size": "Int64",
     "train_images": "Int64",
     "seed": "Int64",
-    "val_accuracy": "float64",
-    "val_accuracy_top5": "float64",
-    "val_psnr": "float64",
-    "val_loss": "float64",
-    "test_accuracy": "float64",
-    "test_accuracy_top5": "float64",
-    "test_psnr": "float64",
-    "size_bytes": "Int64",
-    "bitops": "float64",
-    "average_weight_bits": "float64",
-    "quantization_gap": "float64",
-    "frozen_fraction": "float64",
-    "flip_rate": "float64",
-    "seconds": "float64",
+}
+# What the worker recorded of itself, and how to train the trial again.
+PROVENANCE_COLUMNS: dict[str, str] = {
     "epochs_spent": "Int64",  # in every rung
+    "attempt": "Int64",
+    "started": "float64",  # POSIX seconds
+    "ended": "float64",
     "params": "str",  # JSON: what the study searched -> its value
+    "config": "str",  # JSON: fields that differ from the study's fixed part
     "version": "str",
+    "torch": "str",
     "machine": "str",
     "device": "str",
-    "command": "str",  # gives the row again
+    "threads": "Int64",
+    "precision": "str",
+    "command": "str",
 }
-
+RUN_COLUMNS: dict[str, str] = {
+    **IDENTITY_COLUMNS,
+    **SETTING_COLUMNS,
+    **{metric.name: metric.dtype for metric in METRICS.values()},
+    **PROVENANCE_COLUMNS,
+}
 EPOCH_COLUMNS: dict[str, str] = {
     "study": "str",
     "trial": "Int64",
@@ -70,14 +78,7 @@ EPOCH_COLUMNS: dict[str, str] = {
     "epoch": "Int64",
     "temperature": "float64",
     "lr": "float64",
-    "train_loss": "float64",
-    "val_loss": "float64",
-    "val_accuracy": "float64",
-    "val_accuracy_continuous": "float64",
-    "val_psnr": "float64",
-    "quantization_gap": "float64",
-    "frozen_fraction": "float64",
-    "flip_rate": "float64",
+    **{metric.name: metric.dtype for metric in METRICS.of_stage("epoch")},
     "seconds": "float64",
 }
 
@@ -87,8 +88,8 @@ def typed(
 ) -> pd.DataFrame:
     """Rows with exactly these columns, in this order, each of its type."""
     frame = pd.DataFrame(rows).reindex(columns=list(columns))
-    words = [name for name, dtype in columns.items() if dtype == "str"]
-    frame[words] = frame[words].astype("str").where(frame[words].notna(), "")
+    texts = [name for name, dtype in columns.items() if dtype == "str"]
+    frame[texts] = frame[texts].astype("str").where(frame[texts].notna(), "")
     return frame.astype(columns)
 
 
@@ -103,9 +104,9 @@ def read_epochs(path: Path) -> pd.DataFrame:
 
 
 def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
-    words = {name: str for name, dtype in columns.items() if dtype == "str"}
+    texts = {name: str for name, dtype in columns.items() if dtype == "str"}
     try:
-        frame = pd.read_csv(path, dtype=words)
+        frame = pd.read_csv(path, dtype=texts, float_precision="round_trip")
         unknown = [str(name) for name in frame.columns if name not in columns]
         if not unknown:
             return typed(frame, columns)
@@ -120,8 +121,14 @@ def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
 def write(frame: pd.DataFrame, path: Path) -> None:
     """The same table always gives the same bytes; columns that nothing fills are left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    filled = [name for name in frame.columns if (frame[name].notna() & (frame[name] != "")).any()]
-    frame[filled].to_csv(path, index=False, lineterminator="\n")
+    filled = [
+        name
+        for name in frame.columns
+        if name in ("study", "trial") or (frame[name].notna() & (frame[name] != "")).any()
+    ]
+    text = StringIO()
+    frame[filled].to_csv(text, index=False, lineterminator="\n")
+    write_atomically(path, text.getvalue().encode())
 
 
 def config_columns(config: TrialConfig) -> dict[str, Any]:
@@ -134,8 +141,8 @@ def config_columns(config: TrialConfig) -> dict[str, Any]:
         "data": config.data.name,
         "scale": config.data.scale if config.super_resolution else None,
         "method": config.method,
-        "weight_bits": bits_word(config.weight_bits) if quantised else "32",
-        "activation_bits": bits_word(config.activation_bits) if quantised else "32",
+        "weight_bits": bits_label(config.weight_bits) if quantised else "32",
+        "activation_bits": bits_label(config.activation_bits) if quantised else "32",
         "schedule": temperature.schedule if annealed else "",
         "T_s": temperature.T_s if annealed else None,
         "T_e": temperature.T_e if annealed else None,
@@ -147,7 +154,7 @@ def config_columns(config: TrialConfig) -> dict[str, Any]:
     }
 
 
-def bits_word(bits: int | Mapping[str, int]) -> str:
+def bits_label(bits: int | Mapping[str, int]) -> str:
     """`1`, or `mixed` where layers differ."""
     if isinstance(bits, int):
         return str(bits)

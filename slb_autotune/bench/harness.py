@@ -14,9 +14,10 @@ import pandas as pd
 
 from slb_autotune.config.files import write_atomically
 from slb_autotune.config.study import StudyConfig
-from slb_autotune.search.driver import View, run_study
-from slb_autotune.search.trainable import TrialTrainable
-from slb_autotune.search.worker import Order
+from slb_autotune.search.driver import run_study
+from slb_autotune.search.records import FINISHED, StudyListener, StudySnapshot
+from slb_autotune.search.worker import Assignment, TrialTrainable
+from slb_autotune.tracking.recorder import MlflowRecorder
 
 EPOCHS = 10
 METRICS = 12
@@ -26,9 +27,9 @@ class IdleTrainable(TrialTrainable):
     """Reports ten epochs of twelve metrics and trains nothing."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        self.order = Order.from_mapping(config["order"])
+        self.assignment = Assignment.from_mapping(config["assignment"])
         self.history: list[dict[str, float]] = []
-        self.path = Path(self.order.folder) / "full" / "history.csv"
+        self.path = Path(self.assignment.folder) / "full" / "history.csv"
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def step(self) -> dict[str, Any]:
@@ -36,26 +37,26 @@ class IdleTrainable(TrialTrainable):
         score = 50.0 + epoch / 10
         metrics = {f"metric_{i}": score + i for i in range(METRICS - 1)}
         self.history.append({"epoch": epoch, **metrics, "val_accuracy": score, "seconds": 0.01})
-        # As in training: MLflow is told from this file.
+        # As in training: MLflow is sent what this file holds.
         write_atomically(self.path, pd.DataFrame(self.history).to_csv(index=False).encode())
-        row = {**self.history[-1], **self.order.costs, "rung": 0, "trial_epochs": epoch}
+        row = {**self.history[-1], **self.assignment.costs, "rung": 0, "trial_epochs": epoch}
         last = epoch == EPOCHS
         return {**row, "status": "done" if last else "running", "done": last}
 
 
-class _Clock(View):
-    """When the first trial was given out: Ray's own start is not a trial's cost."""
+class _Clock(StudyListener):
+    """When the first trial was assigned: Ray's own start is not a trial's cost."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
 
-    def start(self, ledger: object) -> None:
+    def on_start(self, study: StudySnapshot) -> None:
         self.began = time.perf_counter()
 
 
 @contextmanager
 def _quiet_tracking() -> Iterator[None]:
-    """An idle trial has no network; that the front's members are not packed is no news."""
+    """An idle trial has no network; it is not worth a warning that members of the front are not packed."""
     log = logging.getLogger("slb_autotune.tracking")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -86,9 +87,10 @@ def idle_study(trials: int, concurrent: int) -> pd.DataFrame:
             }
         )
         clock = _Clock()
-        outcome = run_study(config, clock, trainable=IdleTrainable)
+        recorder = MlflowRecorder(config)
+        outcome = run_study(config, [clock, recorder], trainable=IdleTrainable)
         wall = time.perf_counter() - clock.began
-        done = len(outcome.ledger.with_status("done", "reused"))
+        done = len(outcome.study.with_status(*FINISHED))
     return pd.DataFrame(
         [{"trials": done, "concurrent": concurrent, "wall_s": wall, "s_per_trial": wall / done}]
     )

@@ -22,11 +22,12 @@ import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from slb_autotune.analysis.tables import read_epochs, read_runs
-from slb_autotune.config.study import Direction, StudyConfig
+from slb_autotune.config.metrics import Direction
+from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import DataError
 from slb_autotune.pareto import front, hypervolume
-from slb_autotune.search.driver import enqueue_first_trials
 from slb_autotune.search.storage import blank_ledger
+from slb_autotune.search.warm_start import enqueue_first_trials
 
 SHARE = 0.95
 MOST_TIMES = 2  # what the whole space costs
@@ -120,23 +121,23 @@ def _key(params: Params) -> str:
 def ours(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
     """Our study as it would run, one trial at a time: warm starts, TPE and rungs."""
     ledger = blank_ledger(config.model_copy(update={"seed": seed}))
-    enqueue_first_trials(ledger, Path())
+    enqueue_first_trials(ledger)
     spent = 0
-    while (found := ledger.next_order()) is not None:
-        number, order = found
+    while (found := ledger.ask()) is not None:
+        number, assignment = found
         trial = truth.trial(ledger.records[number].params)
         before, done, result = spent, (0, 0), None
-        for phase in order.phases:
-            run, until = phase["epochs"], phase["until"]
+        for phase in assignment.phases:
+            run, until = phase.epochs, phase.until
             # A rung of the same run goes on from the one before; a compressed one starts anew.
             spent += until - (done[1] if done[0] == run else 0)
             done = (run, until)
             row = {METRICS[0]: truth.at(trial, until, run), METRICS[1]: truth.size[trial]}
             row |= {"trial_epochs": spent - before}
-            if phase["final"]:
+            if phase.final:
                 result = truth.result(trial)
-                ledger.finish(number, {**row, "status": "done"})
-            elif not ledger.record_rung(number, phase["rung"], row):
+                ledger.tell(number, {**row, "status": "done"})
+            elif not ledger.tell_rung(number, phase.rung, row):
                 break
         yield Spent(spent, result)
 

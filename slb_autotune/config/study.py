@@ -12,6 +12,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from slb_autotune.config.files import YamlDumper, parse_yaml, read_text
+from slb_autotune.config.metrics import COST, METRICS, Direction, Objectives, quality_metric
 from slb_autotune.config.recipes import recipe
 from slb_autotune.config.registry import SAMPLERS
 from slb_autotune.config.section import (
@@ -27,26 +28,8 @@ from slb_autotune.config.section import (
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, nearest
 
-METRICS = (
-    "val_accuracy",
-    "val_accuracy_top5",
-    "val_psnr",
-    "val_loss",
-    "train_loss",
-    "size_bytes",
-    "bitops",
-    "average_weight_bits",
-    "quantization_gap",
-    "frozen_fraction",
-    "flip_rate",
-    "seconds",
-)
-TEST_METRICS = ("test_accuracy", "test_psnr")
-KNOWN_BEFORE = ("size_bytes", "bitops", "average_weight_bits")
-
 NO_MLFLOW = "off"
 
-Direction = Literal["maximize", "minimize"]
 Scalar = bool | int | float | str
 Range = Annotated[tuple[float, float], BeforeValidator(as_tuple)]
 Choices = Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]
@@ -185,7 +168,7 @@ class Constraint:
     @property
     def known_before(self) -> bool:
         """Whether the bits alone decide it."""
-        return self.metric in KNOWN_BEFORE
+        return METRICS[self.metric].known_before_training
 
     def violation(self, value: float) -> float:
         """0 or less where it holds; otherwise by which share it does not."""
@@ -218,9 +201,15 @@ def parse_constraint(text: str) -> Constraint:
     if match is None:
         raise ConfigError(f"{text!r} is not a constraint", "write `size_bytes <= 64 kB`.")
     metric, sign, number, unit = match.groups()
-    if metric not in METRICS:
-        raise ConfigError(f"unknown metric {metric!r}", nearest(metric, METRICS))
+    _check_metric(metric)
     return Constraint(metric, sign == "<=", parse_amount(f"{number} {unit}"))
+
+
+def _check_metric(metric: str, *, test: bool = False) -> None:
+    """A search never sees the test set; only a confirmation does."""
+    known = [m.name for m in METRICS.values() if m.searchable or (test and m.stage == "test")]
+    if metric not in known:
+        raise ConfigError(f"unknown metric {metric!r}", nearest(metric, known))
 
 
 class StudyConfig(Section):
@@ -256,11 +245,11 @@ class StudyConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
         base = self.base()
-        # A search never sees the test set; only what confirms one does.
-        known = METRICS if self.confirms is None else (*METRICS, *TEST_METRICS)
         for metric in self.objectives:
-            if metric not in known:
-                raise ConfigError(f"objectives: unknown metric {metric!r}", nearest(metric, known))
+            try:
+                _check_metric(metric, test=self.confirms is not None)
+            except ConfigError as error:
+                raise ConfigError(f"objectives: {error.message}", error.hint) from None
         for text in self.constraints:
             parse_constraint(text)
         if not self.space and not self.points:
@@ -309,12 +298,12 @@ class StudyConfig(Section):
         start = TrialConfig() if self.recipe is None else recipe(self.recipe)
         return start.updated(self.trial)
 
-    def goals(self) -> dict[str, Direction]:
-        """Metric -> direction; by default accuracy or PSNR against size."""
+    def goals(self) -> Objectives:
+        """The objectives; by default accuracy or PSNR against size."""
         if self.objectives:
-            return dict(self.objectives)
-        task = "val_psnr" if self.base().super_resolution else "val_accuracy"
-        return {task: "maximize", "size_bytes": "minimize"}
+            return Objectives.of(self.objectives)
+        names = (quality_metric(super_resolution=self.base().super_resolution), COST)
+        return Objectives.of({name: METRICS[name].direction for name in names})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], source: str = "study") -> StudyConfig:

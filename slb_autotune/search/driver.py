@@ -1,243 +1,294 @@
-"""A study's life: run, resume, stop; its folder, its lock and its manifest."""
+"""The study's process: a session from its start to its end, over Ray's searcher and scheduler.
+
+The searcher and the scheduler hold the ledger, which lives in this process: they are never pickled
+with it, and a study is never restored from Ray's own files.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import Searcher
 
 from slb_autotune.config.files import write_atomically
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import ConfigError, InputError
+from slb_autotune.search.cluster import probe_nodes, start_ray, stop_ray
+from slb_autotune.search.feasibility import check_study, concurrent_trials
 from slb_autotune.search.ledger import Ledger, StudyStopped
-from slb_autotune.search.storage import StudyFolder, blank_ledger, open_ledger
-from slb_autotune.search.warm_start import warm_values
-from slb_autotune.tracking.recorder import make_recorder
+from slb_autotune.search.records import Outcome, StudyListener, StudySnapshot
+from slb_autotune.search.storage import StudyFolder, open_ledger
+from slb_autotune.search.warm_start import enqueue_first_trials
+from slb_autotune.search.worker import Assignment, TrialTrainable
 from slb_autotune.version import VERSION
 
-if TYPE_CHECKING:
-    from ray import tune
+SAVE_SECONDS = 5.0
 
-MANIFEST_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a session of a study ended."""
-
-    ledger: Ledger
-    folder: Path
-    interrupted: bool
-    seconds: float
-
-
-class View:
-    """What a study shows while it runs; this one shows nothing."""
-
-    unrecorded = 0  # trials that MLflow could not be told
-
-    def start(self, ledger: Ledger) -> None:
-        """Trials are about to run."""
-
-    def update(self) -> None:
-        """Something changed."""
-
-    def stop(self) -> None:
-        """Trials have ended."""
+OnChange = Callable[[], None]
 
 
 def run_study(
     config: StudyConfig,
-    view: View | None = None,
+    listeners: Sequence[StudyListener] = (),
     *,
     resume: bool = False,
-    report: Callable[[Ledger], Sequence[Path]] | None = None,
-    trainable: type[tune.Trainable] | None = None,
+    trainable: type[tune.Trainable] = TrialTrainable,
 ) -> Outcome:
     """Run a study to the end of its budget, or until Ctrl-C.
 
-    `report` writes files when the trials have ended, and MLflow gets them too. `trainable` takes
-    the place of training, to measure what everything else costs.
+    `trainable` takes the place of training, to measure what everything else costs.
     """
-    view = View() if view is None else view
     files = StudyFolder(Path(config.storage.folder), config.name)
     if files.config_path.exists() and not resume:
         raise InputError(
             f"study {config.name!r} exists already in {files.path}",
-            f"go on with `slb-autotune resume {config.name}`, or give it another name.",
+            f"continue it with `slb-autotune resume {config.name}`, or give it another name.",
         )
     # What cannot run leaves nothing behind that would be in the way of the next try.
     check_study(config)
     if config.storage.ray is not None:
-        from slb_autotune.search.cluster import start_ray
-
-        start_ray(config.storage.ray, slots_of(config))
+        start_ray(config.storage.ray, concurrent_trials(config))
     with files.lock():
         write_atomically(files.config_path, config.to_yaml().encode())
         ledger = open_ledger(config, files)
-        if not resume or not ledger.study.user_attrs.get("warm"):
-            enqueue_first_trials(ledger, files.path)
-        return _session(config, files, ledger, view, report, trainable)
+        enqueue_first_trials(ledger)
+        session = _Session(ledger, files, listeners)
+        return session.run(trainable)
 
 
-def enqueue_first_trials(ledger: Ledger, folder: Path) -> None:
-    """Put warm starts, or a grid, at the head of the queue; `warm` says that it is whole."""
-    config = ledger.config
-    if not config.points:
-        if config.sampler.name == "grid":
-            ledger.enqueue(ledger.space.grid(), "grid")
-        else:
-            for source, values in warm_values(ledger, folder):
-                ledger.enqueue([values], source)
-    ledger.study.set_user_attr("warm", True)
+class _Session:
+    """One run of the driver over a study."""
 
-
-def _session(
-    config: StudyConfig,
-    files: StudyFolder,
-    ledger: Ledger,
-    view: View,
-    report: Callable[[Ledger], Sequence[Path]] | None,
-    trainable: type[tune.Trainable] | None,
-) -> Outcome:
-    from slb_autotune.search.cluster import probe_nodes, run_trials, start_ray
-
-    began = time.monotonic()
-    manifest = files.manifest()
-    spent = sum(session["seconds"] for session in manifest["sessions"])
-    slots = slots_of(config)
-    session = {"version": VERSION, "started": time.time(), "seconds": 0.0, "pid": os.getpid()}
-    manifest["sessions"].append(session)
-    written = 0.0
-
-    def write(force: bool = False) -> None:
-        nonlocal written
-        session["seconds"] = time.monotonic() - began
-        if force or time.monotonic() - written > MANIFEST_SECONDS:
-            manifest["trials"] = manifest_rows(ledger)
-            write_atomically(files.manifest_path, json.dumps(manifest, indent=1).encode())
-            written = time.monotonic()
-
-    recorder = make_recorder(ledger, manifest["sessions"][0]["started"])
-
-    def changed() -> None:
-        write()
-        view.update()
-        if recorder is not None:
-            recorder.tell()
-
-    with _interruptible() as interrupted:
-
-        def should_stop() -> bool:
-            elapsed = spent + time.monotonic() - began
-            over = config.budget.seconds is not None and elapsed > config.budget.seconds
-            return interrupted() or over or bool(ledger.hopeless())
-
-        write(force=True)
-        if recorder is not None:
-            recorder.start()
-        started = start_ray(config.storage.ray, slots * config.resources.cpus)
-        try:
-            probe_nodes(files.path)
-            view.start(ledger)
-            run_trials(ledger, files.path, slots, should_stop, changed, trainable)
-            view.stop()
-            paths = report(ledger) if report is not None and not interrupted() else []
-            if recorder is not None:
-                for path in paths:
-                    recorder.attach(path)
-        finally:
-            view.stop()
-            write(force=True)
-            if recorder is not None:
-                view.unrecorded = recorder.close(_status(ledger, interrupted()))
-            if started:
-                import ray
-
-                ray.shutdown()
-    if ledger.hopeless():
-        raise StudyStopped(
-            f"every trial failed for the same reason: {ledger.hopeless()}",
-            f"see {files.path / 'trials'} for the workers' errors; mend it, then resume.",
+    def __init__(
+        self, ledger: Ledger, files: StudyFolder, listeners: Sequence[StudyListener]
+    ) -> None:
+        self.ledger, self.files, self.listeners = ledger, files, listeners
+        self.config = ledger.config
+        self.sessions = files.sessions()
+        self.seconds_before = sum(session["seconds"] for session in self.sessions)
+        self.began = time.monotonic()
+        self.saved = 0.0
+        self.sessions.append(
+            {"version": VERSION, "started": time.time(), "seconds": 0.0, "pid": os.getpid()}
         )
-    return Outcome(ledger, files.path, interrupted(), time.monotonic() - began)
 
-
-def _status(ledger: Ledger, interrupted: bool) -> str:
-    """How the session ended, as MLflow's runs say it."""
-    if interrupted or ledger.with_status("running"):
-        return "interrupted"
-    return "failed" if ledger.hopeless() else "done"
-
-
-def slots_of(config: StudyConfig) -> int:
-    """Trials at once: as asked, or what fits the machine."""
-    if config.resources.concurrent is not None:
-        return config.resources.concurrent
-    if config.storage.ray is not None:
-        return 1000
-    return max(1, int((os.cpu_count() or 1) / config.resources.cpus))
-
-
-def manifest_rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
-    """Trial number -> where it is and how it stands."""
-    return {
-        str(number): {
-            "optuna": number,
-            "folder": f"trials/{number:05d}",
-            "status": record.status,
-            "attempt": record.attempt,
-            "digest": record.digest,
-        }
-        for number, record in ledger.records.items()
-    }
-
-
-def check_feasible(ledger: Ledger) -> None:
-    """Refuse objectives that nothing measures and constraints that no allocation can meet."""
-    wanted = [*ledger.goals.metrics, *(c.metric for c in ledger.constraints)]
-    validated = [metric for metric in wanted if metric.startswith("val_")]
-    if validated and ledger.base.data.val_fraction == 0:
-        raise ConfigError(
-            f"{validated[0]} is asked for, but data.val_fraction is 0: nothing is held out",
-            "set data.val_fraction to 0.1 or so.",
-        )
-    known = [c for c in ledger.constraints if c.known_before and c.upper]
-    if not known or ledger.config.points:
-        return
-    least = least_config(ledger)
-    metrics = ledger.costs.cost(least).metrics()
-    for constraint in known:
-        if constraint.violation(metrics[constraint.metric]) > 0:
-            raise ConfigError(
-                f"no allocation can meet {constraint}: the least is "
-                f"{metrics[constraint.metric]:,.0f}",
-                "raise the limit, allow fewer bits, or narrow the network.",
+    def run(self, trainable: type[tune.Trainable]) -> Outcome:
+        """Train trials until there are no more; listeners hear of the end however it comes."""
+        slots = concurrent_trials(self.config)
+        with _interruptible() as interrupted:
+            self._save()
+            started = start_ray(self.config.storage.ray, slots * self.config.resources.cpus)
+            try:
+                probe_nodes(self.files.path)
+                for listener in self.listeners:
+                    listener.on_start(self.snapshot())
+                run_trials(
+                    self.ledger,
+                    slots,
+                    lambda: interrupted() or self._out_of_time() or self._all_fail(),
+                    self._changed,
+                    trainable,
+                )
+            finally:
+                self._save()
+                outcome = Outcome(self.snapshot(), self._status(interrupted()), self._seconds())
+                for listener in self.listeners:
+                    listener.on_end(outcome)
+                if started:
+                    stop_ray()
+        if self._all_fail():
+            raise StudyStopped(
+                f"every trial failed for the same reason: {self.ledger.common_failure()}",
+                f"see {self.files.path / 'trials'} for the workers' errors; fix it, then resume.",
             )
+        return outcome
+
+    def snapshot(self) -> StudySnapshot:
+        """The study as it stands."""
+        return self.ledger.snapshot(self.sessions)
+
+    def _changed(self) -> None:
+        if time.monotonic() - self.saved > SAVE_SECONDS:
+            self._save()
+        study = self.snapshot()
+        for listener in self.listeners:
+            listener.on_change(study)
+
+    def _save(self) -> None:
+        self.sessions[-1]["seconds"] = self._seconds()
+        self.files.save_sessions(self.sessions)
+        self.saved = time.monotonic()
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def _out_of_time(self) -> bool:
+        limit = self.config.budget.seconds
+        return limit is not None and self.seconds_before + self._seconds() > limit
+
+    def _all_fail(self) -> bool:
+        return bool(self.ledger.common_failure())
+
+    def _status(self, interrupted: bool) -> str:
+        if interrupted or any(r.status == "running" for r in self.ledger.records.values()):
+            return "interrupted"
+        return "failed" if self._all_fail() else "done"
 
 
-def check_study(config: StudyConfig) -> None:
-    """What `validate` checks beyond the file: that some allocation meets the constraints."""
-    check_feasible(blank_ledger(config))
+class StudySearcher(Searcher):
+    """Gives Ray the ledger's trials, unfinished ones first, and tells the ledger their ends."""
+
+    def __init__(self, ledger: Ledger, changed: OnChange) -> None:
+        # Ray wants a metric that every result has, a failed one too.
+        super().__init__(metric="rung", mode="max")
+        self.ledger, self.changed = ledger, changed
+        self.unfinished = sorted(
+            r.number for r in ledger.records.values() if r.status == "running"
+        )
+        self.numbers: dict[str, int] = {}
+        self.stopping = False
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """The next assignment; FINISHED, which Ray types loosely, where there is none."""
+        found = None if self.stopping else self._next()
+        if found is None:
+            return Searcher.FINISHED  # type: ignore[return-value]
+        number, assignment = found
+        self.numbers[trial_id] = number
+        self.changed()
+        return {
+            "assignment": assignment.to_mapping(),
+            "number": number,
+            "gpus": gpu_share(self.ledger, number),
+        }
+
+    def _next(self) -> tuple[int, Assignment] | None:
+        if self.unfinished:
+            number = self.unfinished.pop(0)
+            return number, self.ledger.resume(number)
+        return self.ledger.ask()
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        number = self.numbers.pop(trial_id)
+        if error:
+            self.ledger.tell_failed(number, "the worker process died")
+        elif result is not None and result.get("status") in ("done", "failed"):
+            self.ledger.tell(number, result)
+        self.changed()
+
+    def save(self, checkpoint_path: str) -> None:
+        """Optuna's storage is the truth; there is nothing else to save."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Likewise."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
 
-def least_config(ledger: Ledger) -> Any:
-    """The trial with the fewest bits that the space allows."""
-    values: dict[str, Any] = {}
-    for dimension in ledger.space.dimensions:
-        if "/" in dimension.name:
-            values[dimension.name] = min(dimension.distribution.choices)  # type: ignore[attr-defined]
-        elif dimension.name == "network.width":
-            choices = getattr(dimension.distribution, "choices", None)
-            low = getattr(dimension.distribution, "low", None)
-            values[dimension.name] = min(choices) if choices else low
-    return ledger.space.config(values)
+class RungScheduler(FIFOScheduler):
+    """Asks the ledger at every rung whether a trial may continue."""
+
+    def __init__(self, ledger: Ledger, changed: OnChange) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ledger, self.changed = ledger, changed
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        decision = str(self.CONTINUE)
+        if result.get("status") == "rung":
+            passed = self.ledger.tell_rung(trial.config["number"], result["rung"], result)
+            decision = str(self.CONTINUE if passed else self.STOP)
+        self.changed()
+        return decision
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class StudyStopper(tune.Stopper):
+    """Ends everything when the study asks for it."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self.should_stop = should_stop
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.should_stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def run_trials(
+    ledger: Ledger,
+    slots: int,
+    should_stop: Callable[[], bool],
+    changed: OnChange,
+    trainable: type[tune.Trainable],
+) -> None:
+    """Train the ledger's trials until there are no more, or until it is to stop."""
+    searcher = StudySearcher(ledger, changed)
+    resources = ledger.config.resources
+
+    def stop() -> bool:
+        searcher.stopping = should_stop()
+        return searcher.stopping
+
+    tuner = tune.Tuner(
+        tune.with_resources(trainable, _placement(resources.cpus)),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=RungScheduler(ledger, changed),
+            num_samples=-1,
+            max_concurrent_trials=slots,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=f"session-{int(time.time())}",
+            storage_path=str((ledger.folder / "ray").absolute()),
+            verbose=0,
+            stop=StudyStopper(stop),
+            failure_config=tune.FailureConfig(max_failures=resources.retries),
+        ),
+    )
+    tuner.fit()
+
+
+def _placement(cpus: float) -> Callable[[dict[str, Any]], tune.PlacementGroupFactory]:
+    """What a trial needs. Ray pickles it to every worker: it refers to nothing but a number."""
+    return lambda config: tune.PlacementGroupFactory([{"CPU": cpus, "GPU": config["gpus"]}])
+
+
+def gpu_share(ledger: Ledger, number: int) -> float:
+    """The share of a GPU that a trial gets; `auto` derives it from the memory it needs."""
+    asked = ledger.config.resources.gpus
+    if asked != "auto":
+        return float(asked)
+    estimate = ledger.feasibility.check(ledger.records[number].config)
+    needed = 2 * estimate.training_bytes + 2**30
+    return min(1.0, max(0.05, needed / _gpu_memory()))
+
+
+def _gpu_memory() -> float:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "resources.gpus: auto needs a GPU on the driver's machine", "give a number instead."
+        )
+    return float(torch.cuda.get_device_properties(0).total_memory)
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Early stopping over several objectives that knows about schedules: pure decisions, no Ray.
 
-A rung is a small budget at which trials are compared; the better share goes on (asynchronous
+A rung is a small budget at which trials are compared; the better share continues (asynchronous
 successive halving). Two questions are answered here.
 
 *What is compared.* Some objectives (size, bit-operations) are known before training. In a plain
 non-dominated sorting the smallest network is never dominated, however bad: it would be immortal.
-So a trial is beaten by another that is better in what was learned and at most a quarter worse in
-what was known (`EPSILON`): the smallest network must hold its own against its neighbours in size.
-Trials are then sorted by rounds of who is beaten by no one, ties by hypervolume contribution.
+So a trial is beaten by another that is better in what training decides and at most a quarter worse
+in what is known before it (`EPSILON`): the smallest network must hold its own against its
+neighbours in size. Trials are then ranked by rounds of who is beaten by no one, ties by
+hypervolume contribution.
 
 *How a small budget is spent.* `prefix`: the first epochs of the full schedule; `compressed`: the
 whole schedule in fewer epochs. With T rising over the run, a prefix of it compares networks whose
@@ -19,22 +20,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slb_autotune.config.study import KNOWN_BEFORE, StoppingConfig
+from slb_autotune.config.metrics import Objectives
+from slb_autotune.config.study import StoppingConfig
 from slb_autotune.pareto import contributions
 from slb_autotune.training.seeds import derive_seed
 
 EPSILON = 0.25
-TRUSTED_CORRELATION = 0.5
-FEWEST_FOR_CORRELATION = 5
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training that ends in a comparison, or, the last one, in the result.
+    """A part of a trial that ends in a comparison, or, the last one, in the result.
 
     `epochs` is the length of the run it belongs to, `until` the epoch at which it ends.
     """
@@ -46,7 +47,7 @@ class Phase:
 
 
 def phases(stopping: StoppingConfig, epochs: int) -> list[Phase]:
-    """What a trial goes through: a run of its own for each rung, or stretches of one run."""
+    """The phases of a trial: a run of its own for each rung, or parts of one run."""
     small = sorted({max(1, math.floor(share * epochs + 0.5)) for share in stopping.rungs})
     budgets = [budget for budget in small if budget < epochs]
     compressed = stopping.budget == "compressed"
@@ -57,64 +58,49 @@ def phases(stopping: StoppingConfig, epochs: int) -> list[Phase]:
     return [*found, Phase(len(budgets), epochs, epochs, True)]
 
 
+def phase_folder(trial: Path, phase: Phase, epochs: int) -> Path:
+    """Where a phase trains: a folder of its own where its schedule is compressed."""
+    return trial / (f"rung{phase.rung}" if phase.epochs < epochs else "full")
+
+
 def is_spared(stopping: StoppingConfig, seed: int, number: int) -> bool:
     """Whether this trial is one of the seeded share that is never stopped."""
     return derive_seed(seed, "spared", number, bits=32) / 2**32 < stopping.spared
 
 
-@dataclass(frozen=True)
-class Goals:
-    """The objectives of a study, in order."""
-
-    metrics: tuple[str, ...]
-    directions: tuple[str, ...]
-
-    @property
-    def known(self) -> NDArray[np.bool_]:
-        """Which are known before training."""
-        return np.array([metric in KNOWN_BEFORE for metric in self.metrics])
-
-
-def places(values: ArrayLike, goals: Goals) -> NDArray[np.int64]:
-    """The place of each result at a rung, 0 for the best: by rounds, then by contribution."""
+def ranks(values: ArrayLike, objectives: Objectives) -> NDArray[np.int64]:
+    """The rank of each result at a rung, 0 for the best: by rounds, then by contribution."""
     points = np.asarray(values, dtype=np.float64)
-    rounds = _rounds(_beats(points, goals))
-    reference = _worst(points, goals.directions)
-    volume = contributions(points, reference, goals.directions)
+    rounds = _rounds(_beats(points, objectives))
+    reference = _worst(points, objectives.directions)
+    volume = contributions(points, reference, objectives.directions)
     order = np.lexsort((-volume, rounds))
     result = np.empty(len(points), dtype=np.int64)
     result[order] = np.arange(len(points))
     return result
 
 
-def goes_on(
-    values: Sequence[Sequence[float]], mine: int, goals: Goals, stopping: StoppingConfig
-) -> bool:
-    """Whether the trial at row `mine` may go on, given all results of its rung so far."""
-    return deficit(values, mine, goals, stopping) <= 0
-
-
-def deficit(
-    values: Sequence[Sequence[float]], mine: int, goals: Goals, stopping: StoppingConfig
+def rank_deficit(
+    values: Sequence[Sequence[float]], mine: int, objectives: Objectives, stopping: StoppingConfig
 ) -> float:
     """By which share of the rung's results the trial misses being kept; 0 where it is kept."""
     count = len(values)
-    if count < stopping.minimum or goals.known.all():
+    if count < stopping.minimum or all(objectives.known):
         return 0.0
     kept = max(1, math.ceil(stopping.keep * count))
-    place = int(places(values, goals)[mine])
-    return max(0.0, (place + 1 - kept) / count)
+    rank = int(ranks(values, objectives)[mine])
+    return max(0.0, (rank + 1 - kept) / count)
 
 
-def _beats(points: NDArray[np.float64], goals: Goals) -> NDArray[np.bool_]:
-    """beats[i, j]: i is no worse than j in what was learned, better in some of it, and close
-    enough in what was known."""
-    signs = np.where(np.array(goals.directions) == "maximize", -1.0, 1.0)
+def _beats(points: NDArray[np.float64], objectives: Objectives) -> NDArray[np.bool_]:
+    """beats[i, j]: i is no worse than j in what training decides, better in some of it, and
+    close enough in what is known before it."""
+    signs = np.where(np.array(objectives.directions) == "maximize", -1.0, 1.0)
     costs = points * signs
-    known = goals.known
-    learned = np.nan_to_num(costs[:, ~known], nan=np.inf)
-    no_worse = (learned[:, None, :] <= learned[None, :, :]).all(axis=2)
-    better = (learned[:, None, :] < learned[None, :, :]).any(axis=2)
+    known = np.array(objectives.known)
+    measured = np.nan_to_num(costs[:, ~known], nan=np.inf)
+    no_worse = (measured[:, None, :] <= measured[None, :, :]).all(axis=2)
+    better = (measured[:, None, :] < measured[None, :, :]).any(axis=2)
     allowed = costs[:, known] + EPSILON * np.abs(costs[:, known])
     close = (costs[:, None, known] <= allowed[None, :, :]).all(axis=2)
     return np.asarray(no_worse & better & close)
@@ -137,28 +123,3 @@ def _worst(points: NDArray[np.float64], directions: Sequence[str]) -> NDArray[np
     low, high = np.nanmin(points, axis=0), np.nanmax(points, axis=0)
     margin = 0.1 * np.where(high > low, high - low, np.maximum(np.abs(high), 1.0))
     return np.where(np.array(directions) == "maximize", low - margin, high + margin)
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """How well a rung foretold the end, over trials that were never stopped."""
-
-    rung: int
-    epochs: int
-    trials: int
-    spearman: float
-
-    @property
-    def trusted(self) -> bool:
-        """Whether stopping at this rung was reasonable."""
-        return self.trials >= FEWEST_FOR_CORRELATION and self.spearman >= TRUSTED_CORRELATION
-
-
-def correlation(rung: int, epochs: int, early: ArrayLike, final: ArrayLike) -> Correlation:
-    """Spearman's rank correlation between a rung and the end; NaN where it is not defined."""
-    from scipy.stats import spearmanr  # takes a second, which no worker need spend
-
-    a, b = np.asarray(early, dtype=float), np.asarray(final, dtype=float)
-    defined = len(a) >= 3 and np.ptp(a) > 0 and np.ptp(b) > 0
-    value = float(spearmanr(a, b).statistic) if defined else math.nan
-    return Correlation(rung, epochs, len(a), value)

@@ -1,8 +1,8 @@
 """Optuna's journal file, as the one driver that holds a study's lock writes it.
 
 The lines are those of Optuna's own `JournalFileBackend`, which reads them too. That one opens the
-file anew for every question and waits for the disk after every parameter of a trial, of which a
-study of many layers has many. Here the driver remembers what it wrote.
+file anew for every query and waits for the disk after every parameter of a trial, of which a
+study of many layers has many. Here the driver keeps what it wrote in memory.
 """
 
 from __future__ import annotations
@@ -15,21 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
-from optuna.storages.journal._storage import JournalOperation
-
-# What a trial's status, a study's attribute or an end always follows, and carries to the disk.
-_NOT_WAITED_FOR = {
-    JournalOperation.CREATE_TRIAL,
-    JournalOperation.SET_TRIAL_PARAM,
-    JournalOperation.SET_TRIAL_SYSTEM_ATTR,
-}
 
 
 class DriverJournal(BaseJournalBackend):
     """A journal with a single writer.
 
-    Every line is handed to the system at once, so a killed driver loses none; a machine without
-    power may lose the last ones of `_NOT_WAITED_FOR`, of a trial that nobody was told of yet.
+    Every line is handed to the system at once, so a killed driver loses none. Only some lines are
+    waited for (`_must_reach_disk`): a power cut may lose the last parameters and attributes of a
+    trial whose status was not written yet, and which no worker has seen.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,9 +47,19 @@ class DriverJournal(BaseJournalBackend):
                 # Half a line in the middle of the file would make all of it unreadable.
                 file.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-            if any(log["op_code"] not in _NOT_WAITED_FOR for log in logs):
+            if any(map(_must_reach_disk, logs)):
                 os.fsync(file.fileno())
         self._logs += map(json.loads, lines)
+
+
+def _must_reach_disk(log: dict[str, Any]) -> bool:
+    """A new study and its attributes, a trial's status, a trial's end; all before it comes along.
+
+    Told by the fields of the line, which are the journal's file format.
+    """
+    status = "status" in log.get("user_attr", {})
+    of_study = "study_name" in log or ("study_id" in log and "user_attr" in log)
+    return status or of_study or "datetime_complete" in log
 
 
 def _write(file: FileIO, content: bytes) -> int:

@@ -11,11 +11,11 @@ import numpy as np
 
 from slb_autotune import data
 from slb_autotune.config.study import StudyConfig
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError
-from slb_autotune.search.driver import check_feasible, slots_of
 from slb_autotune.search.early_stopping import phases
-from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.storage import blank_ledger
+from slb_autotune.search.feasibility import Feasibility, check_study, concurrent_trials
+from slb_autotune.search.space import Space
 from slb_autotune.training.device import isolated, resolve_device
 from slb_autotune.training.loop import Trial
 
@@ -30,9 +30,9 @@ class Plan:
     space_size: float
     feasible_share: float
     trials: int
-    epochs_a_trial: int
+    epochs_per_trial: int
     step_seconds: float
-    steps_an_epoch: int
+    steps_per_epoch: int
     slots: int
     memory_bytes: int
     disk_bytes: int
@@ -40,8 +40,8 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Expected wall-clock time if no trial is stopped early."""
-        epochs = self.trials * self.epochs_a_trial
-        return epochs * self.steps_an_epoch * self.step_seconds / self.slots
+        epochs = self.trials * self.epochs_per_trial
+        return epochs * self.steps_per_epoch * self.step_seconds / self.slots
 
     def lines(self) -> list[str]:
         """For people."""
@@ -51,9 +51,9 @@ class Plan:
         return [
             f"space      {size}",
             f"feasible   {self.feasible_share:.1%} of {DRAWS} random draws",
-            f"trials     {self.trials}, {self.slots} at once, {self.epochs_a_trial} epochs each "
+            f"trials     {self.trials}, {self.slots} at once, {self.epochs_per_trial} epochs each "
             "if none is stopped early",
-            f"step       {1e3 * self.step_seconds:.1f} ms measured, {self.steps_an_epoch} steps "
+            f"step       {1e3 * self.step_seconds:.1f} ms measured, {self.steps_per_epoch} steps "
             "an epoch",
             f"time       about {duration(self.seconds)}, validation aside",
             f"memory     {self.memory_bytes * self.slots / 1e6:,.0f} MB for parameters, gradients "
@@ -72,50 +72,49 @@ def duration(seconds: float) -> str:
 
 def plan(config: StudyConfig) -> Plan:
     """Measure one step and estimate the rest; nothing is written."""
-    ledger = blank_ledger(config)
-    check_feasible(ledger)
-    feasible, memory = _sample(ledger)
-    stages = phases(config.early_stopping, ledger.base.epochs)
+    check_study(config)
+    feasibility = Feasibility(config)
+    space = Space(config, feasibility.layers)
+    feasible, memory = _sample(config, space, feasibility)
+    stages = phases(config.early_stopping, feasibility.base.epochs)
     epochs = sum({stage.epochs for stage in stages})
     trials = len(config.points) or config.budget.trials or 100
     if config.sampler.name == "grid":
-        trials = min(trials, sum(1 for _ in ledger.space.grid()))
-    step, steps = _measure_step(ledger)
+        trials = min(trials, sum(1 for _ in space.grid()))
+    step, steps = _measure_step(config, feasibility.base)
     return Plan(
-        ledger.space.size() if not config.points else len(config.points),
-        feasible,
-        trials,
-        epochs,
-        step,
-        steps,
-        min(slots_of(config), trials),
-        memory,
-        memory * trials,
+        space_size=len(config.points) if config.points else space.size(),
+        feasible_share=feasible,
+        trials=trials,
+        epochs_per_trial=epochs,
+        step_seconds=step,
+        steps_per_epoch=steps,
+        slots=min(concurrent_trials(config), trials),
+        memory_bytes=memory,
+        disk_bytes=memory * trials,
     )
 
 
-def _sample(ledger: Ledger) -> tuple[float, int]:
+def _sample(config: StudyConfig, space: Space, feasibility: Feasibility) -> tuple[float, int]:
     """The share of feasible draws, and the largest training memory among them."""
-    if ledger.config.points:
-        configs = [ledger.base.updated(point) for point in ledger.config.points]
-        return 1.0, max(ledger.costs.cost(config).training_bytes for config in configs)
-    random = np.random.default_rng(ledger.config.seed)
+    if config.points:
+        points = [feasibility.base.updated(point) for point in config.points]
+        return 1.0, max(feasibility.check(point).training_bytes for point in points)
+    random = np.random.default_rng(config.seed)
     good, memory = 0, 0
     for _ in range(DRAWS):
         try:
-            cost = ledger.costs.cost(ledger.space.config(ledger.space.draw(random)))
+            estimate = feasibility.check(space.config(space.draw(random)))
         except ConfigError:
             continue
-        if not ledger.violations(cost)[1]:
+        if not estimate.reason:
             good += 1
-            memory = max(memory, cost.training_bytes)
+            memory = max(memory, estimate.training_bytes)
     return good / DRAWS, memory
 
 
-def _measure_step(ledger: Ledger) -> tuple[float, int]:
-    config = ledger.base
-    if ledger.config.points:
-        config = config.updated(ledger.config.points[0])
+def _measure_step(study: StudyConfig, base: TrialConfig) -> tuple[float, int]:
+    config = base.updated(study.points[0]) if study.points else base
     device = resolve_device(config.device)
     with isolated(config.threads, device):
         trial = Trial(config, data.info(config.data), device)

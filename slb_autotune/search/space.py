@@ -143,6 +143,14 @@ def contains(distribution: BaseDistribution, value: Any) -> bool:
     return number and distribution.low <= value <= distribution.high
 
 
+def smallest(distribution: BaseDistribution) -> Any:
+    """The smallest value of the distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return min(distribution.choices)  # type: ignore[type-var]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return distribution.low
+
+
 def stage_of(layer: str) -> str:
     """The stage of a layer is the first part of its name: layer1.0.conv2 -> layer1."""
     return layer.split(".")[0]
@@ -152,7 +160,7 @@ def _dimensions(
     name: str, space: Mapping[str, ParameterConfig], layers: list[str]
 ) -> list[Dimension]:
     parameter = space[name]
-    distribution = _distribution(parameter)
+    distribution = distribution_of(parameter)
     when = tuple(
         (_drawn_as(name, field, space), value if isinstance(value, tuple) else (value,))
         for field, value in parameter.when.items()
@@ -189,7 +197,8 @@ def _drawn_as(name: str, field: str, space: Mapping[str, ParameterConfig]) -> st
     return f"{field}/*"
 
 
-def _distribution(parameter: ParameterConfig) -> BaseDistribution:
+def distribution_of(parameter: ParameterConfig) -> BaseDistribution:
+    """The distribution that a parameter is drawn from."""
     if parameter.choices is not None:
         return CategoricalDistribution(parameter.choices)
     if parameter.integer is not None:

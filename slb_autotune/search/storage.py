@@ -1,4 +1,4 @@
-"""The files of a study: its configuration, its lock, its manifest and its Optuna storage."""
+"""A study's folder and its Optuna storage: configuration, lock, sessions, journal or database."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
+from slb_autotune.config.files import write_atomically
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import ConfigError, InputError, nearest
 from slb_autotune.search.journal import DriverJournal
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.version import VERSION
+from slb_autotune.search.records import StudySnapshot
 
 
 class StudyFolder:
@@ -30,7 +31,7 @@ class StudyFolder:
     def __init__(self, runs: Path, name: str) -> None:
         self.path = runs / "studies" / name
         self.config_path = self.path / "study.yaml"
-        self.manifest_path = self.path / "manifest.json"
+        self.sessions_path = self.path / "sessions.json"
         self.journal_path = self.path / "optuna.journal"
 
     def config(self) -> StudyConfig:
@@ -42,12 +43,16 @@ class StudyFolder:
             )
         return StudyConfig.from_file(self.config_path)
 
-    def manifest(self) -> dict[str, Any]:
-        """What ties Optuna's, Ray's and MLflow's trials together; empty before the first run."""
-        if not self.manifest_path.exists():
-            return {"version": VERSION, "sessions": [], "trials": {}}
-        manifest: dict[str, Any] = json.loads(self.manifest_path.read_text())
-        return manifest
+    def sessions(self) -> list[dict[str, Any]]:
+        """Start, seconds and version of each session; empty before the first."""
+        if not self.sessions_path.exists():
+            return []
+        sessions: list[dict[str, Any]] = json.loads(self.sessions_path.read_text())
+        return sessions
+
+    def save_sessions(self, sessions: list[dict[str, Any]]) -> None:
+        """Write the sessions."""
+        write_atomically(self.sessions_path, json.dumps(sessions, indent=1).encode())
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -86,36 +91,43 @@ def open_storage(config: StudyConfig, files: StudyFolder, *, writes: bool) -> Ba
 
 
 def blank_ledger(config: StudyConfig) -> Ledger:
-    """The books of a study that is only thought about: in memory, writing nothing."""
+    """The ledger of a study in memory, which writes nothing."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(directions=list(config.goals().values()))
-    return Ledger(config, study, Path(config.storage.folder))
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage, directions=config.goals().directions)
+    return Ledger(config, study, storage, Path(config.storage.folder))
 
 
 def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
-    """The books of the study, new or as they were left."""
+    """The ledger of a study, new or as it was left."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = open_storage(config, files, writes=True)
     study = optuna.create_study(
-        storage=open_storage(config, files, writes=True),
+        storage=storage,
         study_name=config.name,
-        directions=list(config.goals().values()),
+        directions=config.goals().directions,
         load_if_exists=True,
     )
-    names = list(config.goals())
+    names = list(config.goals().metrics)
     if study.metric_names != names:  # what dashboards call the objectives
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names(names)
-    return Ledger(config, study, files.path)
+    return Ledger(config, study, storage, files.path)
 
 
 def read_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
-    """The books of a study that another process may be running: nothing in them is changed."""
+    """The ledger of a study that another process may be running: nothing in it is changed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = open_storage(config, files, writes=False)
     try:
-        study = optuna.load_study(
-            study_name=config.name, storage=open_storage(config, files, writes=False)
-        )
+        study = optuna.load_study(study_name=config.name, storage=storage)
     except KeyError:
         raise InputError(f"study {config.name!r} has not begun", "run it first.") from None
-    return Ledger(config, study, files.path, reads_only=True)
+    return Ledger(config, study, storage, files.path, read_only=True)
+
+
+def read_study(runs: Path, name: str) -> StudySnapshot:
+    """A study as its Optuna storage has it, whether it runs or not."""
+    files = StudyFolder(runs, name)
+    return read_ledger(files.config(), files).snapshot(files.sessions())

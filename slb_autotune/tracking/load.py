@@ -21,7 +21,7 @@ from slb_autotune.tracking.store import (
     settle_environment,
     tracking_uri,
 )
-from slb_autotune.training.run_folder import read_history
+from slb_autotune.training.history import read_history
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -16,7 +16,7 @@ from slb_autotune.analysis.tables import config_columns
 from slb_autotune.tracking.entries import TrialEntry
 from slb_autotune.tracking.store import digest_of, flag_word, milliseconds, split_tags
 from slb_autotune.training.device import resolve_device
-from slb_autotune.training.run_folder import staged_epochs
+from slb_autotune.training.history import staged_epochs
 from slb_autotune.version import VERSION
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ either the old file or the new one, complete.
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from slb_autotune.config.files import read_text, write_atomically
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import CheckpointError
+from slb_autotune.training.history import HISTORY_FILE
 from slb_autotune.version import VERSION
 
 
@@ -31,7 +31,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.checkpoint_path = self.path / "checkpoint.pt"
-        self.history_path = self.path / "history.csv"
+        self.history_path = self.path / HISTORY_FILE
         self.histograms_path = self.path / "histograms.safetensors"
         self.result_path = self.path / "result.json"
 
@@ -123,28 +123,6 @@ class RunFolder:
                 f"{self.result_path} is damaged", "delete it and resume the run."
             )
         return result
-
-
-def read_history(path: Path) -> list[dict[str, float]]:
-    """The rows of a history, bit-exact and without blank cells; empty without a file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{name: float(text) for name, text in row.items() if text} for row in rows]
-
-
-def staged_epochs(trial: Path, stages: Iterable[tuple[str, int]]) -> Iterator[dict[str, float]]:
-    """The epochs of a trial's stages in order; `rung` is the index of the stage.
-
-    A stage is (folder, last epoch). A stage in the folder of an earlier one continues its run.
-    """
-    done: dict[str, int] = {}
-    for rung, (name, until) in enumerate(stages):
-        for row in read_history(RunFolder(trial / name).history_path):
-            if done.get(name, 0) < row["epoch"] <= until:
-                yield {"rung": float(rung), **row}
-        done[name] = until
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

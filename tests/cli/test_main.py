@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from slb_autotune.cli import catalogue
-from slb_autotune.cli.main import main as cli
+from slb_autotune.cli import main as cli
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import TrainingFailed
 from slb_autotune.training.run_folder import RunFolder

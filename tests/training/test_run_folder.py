@@ -10,7 +10,7 @@ import torch
 
 from slb_autotune.config.files import write_atomically
 from slb_autotune.errors import CheckpointError
-from slb_autotune.training.run_folder import RunFolder, load_tensors, read_history, staged_epochs
+from slb_autotune.training.run_folder import RunFolder, load_tensors
 from slb_autotune.version import VERSION
 from tests.builders import tiny_config
 
@@ -228,21 +228,3 @@ def test_a_damaged_result_gives_one_clear_sentence(folder):
     folder.result_path.write_text("{")
     with pytest.raises(CheckpointError, match=r"result.json is damaged Hint: delete it"):
         folder.result()
-
-
-def test_a_history_is_read_bit_exact_without_blank_cells(folder, tmp_path):
-    rows = [{"epoch": 1, "train_loss": 0.1 + 0.2}, {"epoch": 2, "train_loss": 1 / 3, "lr": 1e-300}]
-    folder.path.mkdir()
-    folder.save_tables({"history": rows})
-    assert read_history(folder.history_path) == rows
-    assert read_history(tmp_path / "nothing.csv") == []
-
-
-def test_stages_in_one_folder_continue_each_other(tmp_path):
-    for name, epochs in (("rung0", 2), ("full", 4)):
-        run = RunFolder(tmp_path / name)
-        run.path.mkdir()
-        run.save_tables({"history": [{"epoch": e} for e in range(1, epochs + 1)]})
-    stages = [("rung0", 2), ("full", 1), ("full", 3), ("full", 4), ("missing", 9)]
-    found = [(row["rung"], row["epoch"]) for row in staged_epochs(tmp_path, stages)]
-    assert found == [(0, 1), (0, 2), (1, 1), (2, 2), (2, 3), (3, 4)]

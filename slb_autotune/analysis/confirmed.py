@@ -1,0 +1,66 @@
+"""Confirmed values: what networks that were trained anew reach on the test set."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from slb_autotune.analysis.result import StudyResult
+from slb_autotune.config.metrics import COST
+from slb_autotune.config.trial import TrialConfig
+from slb_autotune.search.records import FINISHED
+
+
+def confirmed_table(search: StudyResult, confirmed: StudyResult) -> pd.DataFrame:
+    """One row per member of the front: search value, confirmed mean and spread, drop, size."""
+    metric, searched = confirmed.objectives.metrics[0], search.objectives.quality
+    assert searched is not None
+    finished = confirmed.with_status(*FINISHED)
+    configs = [_but_seed(confirmed.config_of(trial)) for trial in finished["trial"]]
+    rows = []
+    for _, member in search.front.iterrows():
+        wanted = _but_seed(search.config_of(member["trial"]))
+        values = finished.loc[[config == wanted for config in configs], metric]
+        mean = float(values.mean()) if len(values) else math.nan
+        rows.append(
+            {
+                "trial": member["trial"],
+                searched: member[searched],
+                metric: mean,
+                "spread": values.std(ddof=1),
+                "seeds": len(values),
+                "drop": member[searched] - mean,
+                COST: member[COST],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def score_table(confirmed: StudyResult) -> pd.DataFrame:
+    """One row per configuration: mean and spread of its test value over seeds, and its size."""
+    metric = confirmed.objectives.metrics[0]
+    finished = confirmed.with_status(*FINISHED)
+    keys = [confirmed.config_of(t).updated({"seed": 0}).digest for t in finished["trial"]]
+    rows = []
+    for _, same in finished.groupby(keys, sort=False):
+        first = same.iloc[0]
+        rows.append(
+            {
+                "method": first["method"],
+                "W/A": f"{first['weight_bits']}/{first['activation_bits']}",
+                "T_e": first["T_e"],
+                metric: same[metric].mean(),
+                "spread": same[metric].std(ddof=1),
+                "seeds": len(same),
+                COST: first[COST],
+                "epochs": first["epochs"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _but_seed(config: TrialConfig) -> TrialConfig:
+    """The configuration without what a confirmation chooses anew."""
+    same = {"seed": 0, "epochs": 1, "data.val_fraction": 0.0, "data.train_images": None}
+    return config.updated(same)
