@@ -12,7 +12,7 @@ from slb_autotune.config.study import ParameterConfig, StudyConfig
 from slb_autotune.search.storage import blank_ledger
 from slb_autotune.search.warm_start import initial_configurations
 from slb_autotune.training.loop import Progress, Trial
-from tests.data.places import cifar10_root, class_folders, picture_folders
+from tests.data.samples import cifar10_root, class_folders, image_folders
 
 FILES = sorted((Path(__file__).parents[1] / "search_spaces").glob("*.yaml"))
 
@@ -42,7 +42,7 @@ def root_of(name: str, folder: Path) -> dict[str, str]:
     if name == "imagenet":
         return {"data.root": str(class_folders(folder))}
     if name == "sr_folder":
-        return {"data.root": str(picture_folders(folder))}
+        return {"data.root": str(image_folders(folder))}
     return {}
 
 
