@@ -29,7 +29,7 @@ def lessons(result: StudyResult) -> list[str]:
 def occupancy(result: StudyResult, slots: int) -> float | None:
     """Seconds of training / (slots x seconds), from the first trial's start to the last's end.
 
-    None for a study that was interrupted: the time between its sessions is nobody's.
+    None for a study that was interrupted: the time between its sessions is not training's.
     """
     trials = result.trials
     if (trials["attempt"] > 1).any() or trials["ended"].isna().all():

@@ -129,7 +129,7 @@ def ours(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
         before, done, result = spent, (0, 0), None
         for phase in assignment.phases:
             run, until = phase.epochs, phase.until
-            # A rung of the same run goes on from the one before; a compressed one starts anew.
+            # A rung of the same run continues the one before; a compressed one starts from scratch.
             spent += until - (done[1] if done[0] == run else 0)
             done = (run, until)
             row = {METRICS[0]: truth.at(trial, until, run), METRICS[1]: truth.size[trial]}
@@ -214,7 +214,7 @@ SEARCHES: dict[str, Callable[[Truth, StudyConfig, int], Iterator[Spent]]] = {
 
 
 def with_rung(config: StudyConfig) -> StudyConfig:
-    """The study with early stopping: a third goes on after a compressed quarter of the epochs."""
+    """The study with early stopping: a third continues after a compressed quarter of the epochs."""
     stopping = {"rungs": [0.25], "keep": 0.33}
     return StudyConfig.from_mapping({**config.to_mapping(), "early_stopping": stopping})
 

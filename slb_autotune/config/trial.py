@@ -311,7 +311,7 @@ class TrialConfig(Section):
             text = json.dumps(nest(values))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"{source}: {error}", "use numbers, words, lists and maps."
+                f"{source}: {error}", "use numbers, texts, lists and maps."
             ) from None
         try:
             return cls.model_validate_json(text)
@@ -379,8 +379,8 @@ def _check_widths(
 ) -> None:
     for width in _widths_of(bits):
         if width != 32 and width not in allowed:
-            words = ", ".join(map(str, sorted({*allowed, 32})))
-            raise ValueError(f"{field} must be one of {words} with {owner}; got {width}")
+            choices = ", ".join(map(str, sorted({*allowed, 32})))
+            raise ValueError(f"{field} must be one of {choices} with {owner}; got {width}")
 
 
 def activation_name(method: str, activation: str) -> str | None:

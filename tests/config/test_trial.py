@@ -385,7 +385,7 @@ def test_merge_keys_work():
 
 
 def test_a_name_that_is_not_a_word_is_refused():
-    with pytest.raises(ConfigError, match="a field's name must be a word; got True"):
+    with pytest.raises(ConfigError, match="a field's name must be text; got True"):
         TrialConfig.from_yaml("on: 1")
 
 

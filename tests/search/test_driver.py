@@ -172,8 +172,6 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> StudySnapshot:
 def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(
     listed: StudySnapshot,
 ) -> None:
-    listed: StudySnapshot,
-) -> None:
     for number in range(3):
         record = listed.records[number]
         alone = train(record.config).metrics
