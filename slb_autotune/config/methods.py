@@ -195,8 +195,8 @@ METHODS = Registry(
     ),
 )
 
-# `signed`: the quantiser distinguishes negative inputs, so that a ReLU before it would leave it one
-# level; `quantize` takes such a ReLU out.
+# `signed`: the quantiser distinguishes negative inputs, so that a ReLU before it would leave it
+# one level; `quantize` removes such a ReLU.
 ACTIVATIONS = Registry(
     "activation quantiser",
     (

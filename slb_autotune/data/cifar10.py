@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slb_autotune.data.base import DOWNLOADS, DataInfo, root_folder
 from slb_autotune.data.download import through_torchvision
-from slb_autotune.data.memory import LabelledImages, Recipe
+from slb_autotune.data.memory import LabelledImages, Preprocessing
 from slb_autotune.errors import DataError
 
 BINARY = "cifar-10-batches-bin"
@@ -27,7 +27,9 @@ RECORD_BYTES = 1 + IMAGE_BYTES
 
 # Of the 50,000 training images: mean 0.49140, 0.48216, 0.44653; deviation 0.24703, 0.24349,
 # 0.26159.
-RECIPE = Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), padding=4, flip=True)
+PREPROCESSING = Preprocessing(
+    mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), padding=4, flip=True
+)
 
 HINT = (
     f"say where {BINARY} or {PYTHON} is with --set data.root=FOLDER "
@@ -39,7 +41,7 @@ class Cifar10(LabelledImages):
     """The `cifar10` data set."""
 
     description = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
-    recipe = RECIPE
+    recipe = PREPROCESSING
 
     def read(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the binary version where it is present, else the python version."""

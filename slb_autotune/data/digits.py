@@ -8,21 +8,21 @@ from torch import Tensor
 
 from slb_autotune.data.base import DataInfo, permutation
 from slb_autotune.data.embedded import embedded_file
-from slb_autotune.data.memory import LabelledImages, Recipe
+from slb_autotune.data.memory import LabelledImages, Preprocessing
 
 # There is no official test set: ours is a fifth of the images, the same for every configuration.
 TEST_SEED = 1797
 TEST_IMAGES = 359
 
 # Pixels range from 0 to 16. The mean and deviation are those of the 1,438 training images.
-RECIPE = Recipe(mean=(0.3049,), std=(0.3757,), padding=1, flip=False, white=16)
+PREPROCESSING = Preprocessing(mean=(0.3049,), std=(0.3757,), padding=1, flip=False, white=16)
 
 
 class Digits(LabelledImages):
     """The `digits` data set."""
 
     description = DataInfo("classification", in_channels=1, num_classes=10, image_size=8)
-    recipe = RECIPE
+    recipe = PREPROCESSING
 
     def read(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read our training set or our test set."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slb_autotune.data.base import DOWNLOADS, DataInfo, root_folder
 from slb_autotune.data.download import through_torchvision
-from slb_autotune.data.memory import LabelledImages, Recipe
+from slb_autotune.data.memory import LabelledImages, Preprocessing
 from slb_autotune.errors import DataError
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -21,7 +21,7 @@ CLASSES = 10
 SIDE = 28
 
 # Of the 60,000 training images: mean 0.28604, deviation 0.35302.
-RECIPE = Recipe(mean=(0.2860,), std=(0.3530,), padding=2, flip=True)
+PREPROCESSING = Preprocessing(mean=(0.2860,), std=(0.3530,), padding=2, flip=True)
 
 HINT = (
     "install Debian's package dataset-fashion-mnist, give --set data.root=FOLDER with "
@@ -33,7 +33,7 @@ class FashionMnist(LabelledImages):
     """The `fashion_mnist` data set."""
 
     description = DataInfo("classification", in_channels=1, num_classes=CLASSES, image_size=SIDE)
-    recipe = RECIPE
+    recipe = PREPROCESSING
 
     def read(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the files in `data.root`, from Debian's package, or from a download."""

@@ -14,7 +14,7 @@ from slb_autotune.data.base import CPU, DataInfo, Resident, Split, full_batches,
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Preprocessing:
     """How images are prepared.
 
     `mean` and `std` are per channel, of pixels scaled to [0, 1], where the byte `white` is 1.
@@ -34,7 +34,7 @@ class LabelledImages:
     """A data set that fits in memory; a subclass says how it is described and read."""
 
     description: DataInfo
-    recipe: Recipe
+    recipe: Preprocessing
 
     def __init__(self, config: DataConfig) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class TensorSplit:
     """Images (N, C, H, W) of bytes and their labels (N,)."""
 
     def __init__(
-        self, images: Tensor, labels: Tensor, recipe: Recipe, augment: bool = False
+        self, images: Tensor, labels: Tensor, recipe: Preprocessing, augment: bool = False
     ) -> None:
         self._data = Resident(images, labels)
         self._count = len(labels)
@@ -127,7 +127,7 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def train_and_val(
-    images: Tensor, labels: Tensor, recipe: Recipe, config: DataConfig
+    images: Tensor, labels: Tensor, recipe: Preprocessing, config: DataConfig
 ) -> tuple[Split, Split | None]:
     """Split a training set as the configuration asks."""
     train, val = split_indices(len(labels), config, "images")
