@@ -41,7 +41,7 @@ class Cifar10(LabelledImages):
     """The `cifar10` data set."""
 
     description = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
-    recipe = PREPROCESSING
+    preprocessing = PREPROCESSING
 
     def read(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the binary version where it is present, else the python version."""

@@ -22,7 +22,7 @@ class Digits(LabelledImages):
     """The `digits` data set."""
 
     description = DataInfo("classification", in_channels=1, num_classes=10, image_size=8)
-    recipe = PREPROCESSING
+    preprocessing = PREPROCESSING
 
     def read(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read our training set or our test set."""

@@ -33,7 +33,7 @@ class FashionMnist(LabelledImages):
     """The `fashion_mnist` data set."""
 
     description = DataInfo("classification", in_channels=1, num_classes=CLASSES, image_size=SIDE)
-    recipe = PREPROCESSING
+    preprocessing = PREPROCESSING
 
     def read(self, train: bool) -> tuple[Tensor, Tensor]:
         """Read the files in `data.root`, from Debian's package, or from a download."""

@@ -34,7 +34,7 @@ class LabelledImages:
     """A data set that fits in memory; a subclass says how it is described and read."""
 
     description: DataInfo
-    recipe: Preprocessing
+    preprocessing: Preprocessing
 
     def __init__(self, config: DataConfig) -> None:
         self._config = config
@@ -50,23 +50,23 @@ class LabelledImages:
     def train(self) -> tuple[Split, Split | None]:
         """Read the training and validation splits."""
         images, labels = self.read(train=True)
-        return train_and_val(images, labels, self.recipe, self._config)
+        return train_and_val(images, labels, self.preprocessing, self._config)
 
     def test(self) -> Split:
         """Read the test set."""
         images, labels = self.read(train=False)
-        return TensorSplit(images, labels, self.recipe)
+        return TensorSplit(images, labels, self.preprocessing)
 
 
 class TensorSplit:
     """Images (N, C, H, W) of bytes and their labels (N,)."""
 
     def __init__(
-        self, images: Tensor, labels: Tensor, recipe: Preprocessing, augment: bool = False
+        self, images: Tensor, labels: Tensor, preprocessing: Preprocessing, augment: bool = False
     ) -> None:
         self._data = Resident(images, labels)
         self._count = len(labels)
-        self._recipe = recipe
+        self._recipe = preprocessing
         self._augment = augment
 
     def __len__(self) -> int:
@@ -127,9 +127,9 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def train_and_val(
-    images: Tensor, labels: Tensor, recipe: Preprocessing, config: DataConfig
+    images: Tensor, labels: Tensor, preprocessing: Preprocessing, config: DataConfig
 ) -> tuple[Split, Split | None]:
     """Split a training set as the configuration asks."""
     train, val = split_indices(len(labels), config, "images")
-    training = TensorSplit(images[train], labels[train], recipe, config.augment)
-    return training, None if val is None else TensorSplit(images[val], labels[val], recipe)
+    training = TensorSplit(images[train], labels[train], preprocessing, config.augment)
+    return training, None if val is None else TensorSplit(images[val], labels[val], preprocessing)
