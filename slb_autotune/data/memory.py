@@ -66,7 +66,7 @@ class TensorSplit:
     ) -> None:
         self._data = Resident(images, labels)
         self._count = len(labels)
-        self._recipe = preprocessing
+        self._preprocessing = preprocessing
         self._augment = augment
 
     def __len__(self) -> int:
@@ -91,24 +91,24 @@ class TensorSplit:
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(self._count, generator=generator).to(device)
         shifts = torch.randint(
-            2 * self._recipe.padding + 1, (self._count, 2), generator=generator
+            2 * self._preprocessing.padding + 1, (self._count, 2), generator=generator
         ).to(device)
         mirrored = torch.randint(2, (self._count,), generator=generator).bool().to(device)
         for step in range(self.steps(batch_size)):
             part = slice(step * batch_size, (step + 1) * batch_size)
             chosen = order[part]
             batch = images[chosen]
-            if self._augment and self._recipe.padding:
-                batch = crop(batch, self._recipe.padding, shifts[part])
-            if self._augment and self._recipe.flip:
+            if self._augment and self._preprocessing.padding:
+                batch = crop(batch, self._preprocessing.padding, shifts[part])
+            if self._augment and self._preprocessing.flip:
                 batch = mirror(batch, mirrored[part])
             yield (batch - mean) * scale, labels[chosen]
 
     def _normaliser(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Mean, and 1/std, in units of raw bytes: (C, 1, 1) each."""
-        white = self._recipe.white
-        mean = torch.tensor(self._recipe.mean, device=device) * white
-        scale = 1 / (torch.tensor(self._recipe.std, device=device) * white)
+        white = self._preprocessing.white
+        mean = torch.tensor(self._preprocessing.mean, device=device) * white
+        scale = 1 / (torch.tensor(self._preprocessing.std, device=device) * white)
         return mean[:, None, None], scale[:, None, None]
 
 
