@@ -15,7 +15,7 @@ from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.cifar10 import RECIPE, RECORD_BYTES, TRAIN_FILES, read_binary
 from slb_autotune.errors import DataError
 from slb_autotune.nets.torchvision_import import import_torchvision
-from tests.data.places import cifar10_root
+from tests.data.samples import cifar10_root
 
 
 def write_records(path: Path, labels: list[int]) -> np.ndarray:
