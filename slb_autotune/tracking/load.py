@@ -37,8 +37,7 @@ def load_runs(
     """One row per trial, of one study or of all (columns: analysis.tables.RUN_COLUMNS).
 
     Read from the studies in `runs_folder`, or, where `uri` is given, from that MLflow store,
-    such as a cluster's server. Of several studies of one name in a store, the one that began
-    last is taken.
+    such as a cluster's server. Of several studies of one name in a store, the latest is read.
     """
     if uri is None:
         return _stacked([_with_run_ids(r) for r in _results(study, runs_folder)], RUN_COLUMNS)

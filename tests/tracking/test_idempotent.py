@@ -106,18 +106,18 @@ def test_a_new_study_of_an_old_name_has_runs_of_its_own(runs_folder):
 
 @pytest.mark.parametrize("call", ["create_run", "log_batch", "log_artifacts", "set_terminated"])
 def test_a_call_whose_answer_was_lost_is_repeated_without_harm(runs_folder, monkeypatch, call):
-    real, made = getattr(MlflowClient, call), []
+    real, calls = getattr(MlflowClient, call), []
 
     def unanswered(*arguments, **named):
         result = real(*arguments, **named)
-        made.append(call)
-        if len(made) in (1, 3):
+        calls.append(call)
+        if len(calls) in (1, 3):
             raise ConnectionError("the answer was lost")
         return result
 
     monkeypatch.setattr(MlflowClient, call, unanswered)
     record(runs_folder, [entry(runs_folder, 0), entry(runs_folder, 1)])
-    assert len(made) >= 3
+    assert len(calls) >= 3
     runs, metrics = contents(runs_folder / "mlflow.db")
     assert runs == {("study", None): 1, ("trial", "0"): 1, ("trial", "1"): 1}
     assert set(metrics.values()) == {1}
@@ -157,8 +157,8 @@ def test_a_tracker_that_was_killed_is_followed_by_another(runs_folder):
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    made = rows_of(database, "select count(*) from runs")[0][0]
-    assert made < 21, "it was killed too late to show anything"
+    created = rows_of(database, "select count(*) from runs")[0][0]
+    assert created < 21, "it was killed too late to show anything"
     record(runs_folder, [entry(runs_folder, number) for number in range(20)])
     runs, metrics = contents(database)
     assert len(runs) == 21
