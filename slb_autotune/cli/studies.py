@@ -269,7 +269,8 @@ def sensitivity(
     from slb_autotune.cli.output import load_config
     from slb_autotune.errors import ConfigError
     from slb_autotune.report.figures import draw_sensitivity, save
-    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+    from slb_autotune.search.allocations import best_allocations
+    from slb_autotune.search.sensitivity import measure_sensitivity
 
     config = load_config(source).updated(parse_settings(settings or []))
     try:
