@@ -146,8 +146,8 @@ def weight_figures(result: StudyResult, layer: str | None = None) -> Drawn:
     from slb_autotune.report import trained
     from slb_autotune.training.run_folder import RunFolder
 
-    low_bit = [result.config_of(trial).quantises for trial in result.front["trial"]]
-    members = result.front[low_bit]
+    low_bit = result.front["trial"].map(lambda trial: result.config_of(trial).quantises)
+    members = result.front[low_bit.astype(bool)]
     own = members[members["method"] == "slb"]
     best = result.best(members if own.empty else own)
     folder = None if best is None else result.run_folder(best["trial"])

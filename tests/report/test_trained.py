@@ -1,9 +1,9 @@
 """Figures of trained runs: the weights of a layer over training, and the strip of pictures."""
 
-import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +11,16 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from typer.testing import CliRunner
 
 from slb_autotune import data
-from slb_autotune.cli.main import app
+from slb_autotune.analysis.result import StudyResult, load_result, save_result, study_result
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import InputError
 from slb_autotune.export.packed import load_packed, pack_run
 from slb_autotune.report import study_report, trained
-from slb_autotune.search.ledger import Ledger
 from slb_autotune.search.storage import StudyFolder, open_ledger
-from slb_autotune.search.worker import TrialWork
+from slb_autotune.search.worker import TrialRun
 from slb_autotune.training.evaluation import load_run
 from slb_autotune.training.run_folder import RunFolder
 from tests.data.samples import image_folders
@@ -36,7 +34,7 @@ POINTS = [
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     """A study of super-resolution whose four networks were really trained."""
     folder = tmp_path_factory.mktemp("strip")
     trial = {
@@ -64,13 +62,20 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     files.path.mkdir(parents=True)
     files.config_path.write_text(config.to_yaml())
     ledger = open_ledger(config, files)
-    while (found := ledger.next_order()) is not None:
-        number, order = found
-        work = TrialWork(order)
-        while (row := work.next_epoch())["status"] == "running":
+    while (found := ledger.ask()) is not None:
+        number, assignment = found
+        run = TrialRun(assignment)
+        while (row := run.next_epoch())["status"] == "running":
             pass
-        ledger.finish(number, row)
-    return ledger
+        ledger.tell(number, row)
+    return study_result(ledger.snapshot())
+
+
+def full(result: StudyResult, trial: int) -> Path:
+    """The folder of a trial's run."""
+    folder = result.run_folder(trial)
+    assert folder is not None
+    return folder
 
 
 def words(figure: Figure) -> list[str]:
@@ -85,16 +90,16 @@ def slow_psnr(image: np.ndarray, truth: np.ndarray, border: int) -> float:
 
 @pytest.mark.parametrize("picture", [1, 2])
 def test_the_strip_has_the_psnr_of_each_network_on_that_picture(
-    ledger: Ledger, tmp_path: Path, picture: int
+    result: StudyResult, tmp_path: Path, picture: int
 ) -> None:
-    ((name, caption, figure),) = trained.strips(ledger, picture)
+    ((name, caption, figure),) = trained.strips(result, picture)
     assert name == "strip_x2"
     assert caption.startswith(f"Super-resolution by 2: test picture {picture}, and the detail")
-    x, y = list(data.load_test(ledger.base.data).batches(1))[picture - 1]
+    x, y = list(data.load_test(result.base.data).batches(1))[picture - 1]
     truth = y[0, 0].double().numpy()
     expected = {"input, bicubic": x}
     for trial, title in ((1, "float"), (2, "DoReFa, 1 bit"), (0, "SLB, 1 bit")):
-        path = pack_run(ledger.trial_folder(trial) / "full", tmp_path / f"{trial}.safetensors")
+        path = pack_run(full(result, trial), tmp_path / f"{trial}.safetensors")
         with torch.no_grad():
             expected[title] = load_packed(path)(x)
     found = dict(re.findall(r"(.+)   (-?\d+\.\d\d) dB", "\n".join(words(figure))))
@@ -111,48 +116,46 @@ def test_the_strip_has_the_psnr_of_each_network_on_that_picture(
         np.testing.assert_allclose(axes.images[0].get_array(), pixels, rtol=0, atol=1e-7)
 
 
-def test_the_detail_is_where_most_was_mended() -> None:
+def test_the_detail_is_where_most_was_restored() -> None:
     y = torch.zeros(1, 1, 20, 40)
     x = y.clone()
-    x[..., :5, :10] = 9  # more is lost here, but nothing is mended
-    mended = x.clone()
+    x[..., :5, :10] = 9  # more is lost here, but nothing is restored
+    restored = x.clone()
     x[..., 11:16, 23:33] = 1
-    assert trained.detail(x, y, mended) == (23, 11, 10, 5)
+    assert trained.detail(x, y, restored) == (23, 11, 10, 5)
     corner = (..., slice(3), slice(3))
-    assert trained.detail(x[corner], y[corner], mended[corner]) == (0, 0, 1, 1)
+    assert trained.detail(x[corner], y[corner], restored[corner]) == (0, 0, 1, 1)
 
 
-def test_there_is_a_strip_only_where_all_three_methods_ended(ledger: Ledger) -> None:
-    kept = ledger.records
-    assert [r.number for r in trained.compared(ledger)[2].values()] == [0, 2, 1]
-    ledger.records = {number: kept[number] for number in (0, 1, 3)}
-    assert list(trained.strips(ledger)) == []
-    ledger.records = kept
+def test_there_is_a_strip_only_where_all_three_methods_ended(result: StudyResult) -> None:
+    smallest = {"slb": full(result, 0), "float": full(result, 1), "dorefa": full(result, 2)}
+    assert trained.compared(result) == {2: smallest}
+    two = replace(result, trials=result.trials[result.trials["method"] != "dorefa"])
+    assert list(trained.strips(two)) == []
 
 
 def test_the_strip_of_a_search_leaves_the_test_set_alone(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    result: StudyResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search = ledger.config.model_copy(update={"confirms": None})
-    monkeypatch.setattr(ledger, "config", search)
+    search = replace(result, config=result.config.model_copy(update={"confirms": None}))
     monkeypatch.setattr(data, "load_test", lambda _: pytest.fail("the test set was read"))
-    ((_, caption, _),) = trained.strips(ledger)
+    ((_, caption, _),) = trained.strips(search)
     assert caption.startswith("Super-resolution by 2: validation picture 1, and the detail")
 
 
-def test_a_missing_picture_is_named_and_missing_files_stop_no_report(ledger: Ledger) -> None:
+def test_a_missing_picture_is_named_and_missing_files_stop_no_report(result: StudyResult) -> None:
     with pytest.raises(InputError, match=r"there is no test picture 3 Hint: there are 2\."):
-        list(trained.strips(ledger, 3))
-    pictures = Path(str(ledger.base.data.root), "test")
-    pictures.rename(pictures.with_name("away"))
-    ((_, caption, figure),) = trained.strips(ledger)
-    pictures.with_name("away").rename(pictures)
+        list(trained.strips(result, 3))
+    pictures = Path(str(result.base.data.root), "test")
+    pictures.rename(pictures.with_name("elsewhere"))
+    ((_, caption, figure),) = trained.strips(result)
+    pictures.with_name("elsewhere").rename(pictures)
     assert caption.startswith("Expected a folder of images")
     assert words(figure) == ["There is no picture to show."]
 
 
-def test_the_weights_of_a_run_are_those_of_its_layer(ledger: Ledger) -> None:
-    folder = ledger.trial_folder(0) / "full"
+def test_the_weights_of_a_run_are_those_of_its_layer(result: StudyResult) -> None:
+    folder = full(result, 0)
     name, figure = trained.weights(folder, "body.conv2")
     assert name == "body.conv2"
     assert "continuous weights of body.conv2" in words(figure)
@@ -165,14 +168,16 @@ def test_the_weights_of_a_run_are_those_of_its_layer(ledger: Ledger) -> None:
     last = figure.axes[0].patches[-2].get_data()
     np.testing.assert_allclose(last.edges, edges)
     np.testing.assert_allclose(last.values - last.baseline, 0.85 * counts / counts.max())
-    rival = trained.weights(ledger.trial_folder(2) / "full")[1]
+    rival = trained.weights(full(result, 2))[1]
     assert rival.axes[0].get_xlabel() == "weight"
     with pytest.raises(InputError, match=r"no low-bit layer 'body.conv9' .*mean 'body.conv"):
         trained.weights(folder, "body.conv9")
 
 
-def test_the_largest_layer_is_shown_unless_one_is_named(ledger: Ledger, tmp_path: Path) -> None:
-    copy = RunFolder(shutil.copytree(ledger.trial_folder(0) / "full", tmp_path / "run"))
+def test_the_largest_layer_is_shown_unless_one_is_named(
+    result: StudyResult, tmp_path: Path
+) -> None:
+    copy = RunFolder(shutil.copytree(full(result, 0), tmp_path / "run"))
     assert trained.weights(copy.path)[0] == "body.conv1", "the first of equals"
     kept = copy.histograms()
     kept["body.conv2"][:, 2:] += 1
@@ -180,39 +185,46 @@ def test_the_largest_layer_is_shown_unless_one_is_named(ledger: Ledger, tmp_path
     assert trained.weights(copy.path)[0] == "body.conv2"
 
 
-def test_a_study_shows_the_weights_of_its_best_low_bit_trial(ledger: Ledger) -> None:
-    ((name, caption, figure),) = study_report.weight_figures(ledger, None)
-    own = [record for record in ledger.front() if record.config.method == "slb"]
-    best = max(own, key=lambda record: record.metrics["val_psnr"])
+def test_a_study_shows_the_weights_of_its_best_low_bit_trial(result: StudyResult) -> None:
+    ((name, caption, figure),) = study_report.weight_figures(result)
+    own = result.front[result.front["method"] == "slb"]
+    best = own.loc[own["val_psnr"].idxmax(), "trial"]
     assert name == "weights"
-    assert caption == f"Weights of body.conv1 of trial {best.number} over training."
+    assert caption == f"Weights of body.conv1 of trial {best} over training."
     assert "continuous weights of body.conv1" in words(figure)
-    ((_, caption, _),) = study_report.weight_figures(ledger, "body.conv2")
+    ((_, caption, _),) = study_report.weight_figures(result, "body.conv2")
     assert caption.startswith("Weights of body.conv2")
 
 
-def test_the_command_draws_them_on_the_page_and_for_one_run(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+def test_a_float_run_has_no_weights_to_show(result: StudyResult) -> None:
+    with pytest.raises(InputError, match="has no histograms of its weights"):
+        trained.weights(full(result, 1))
+
+
+def test_the_page_shows_them_where_there_are_folders(
+    result: StudyResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_report, "study_figures", lambda *_: [])  # slow, and not of interest
-    runs = ledger.config.storage.folder
-    options = ["--runs", runs, "--json", "--layer", "body.conv2"]
-    told = CliRunner().invoke(app, ["report", "sr", "--picture", "2", *options])
-    assert told.exit_code == 0, told.output
-    page = Path(json.loads(told.stdout)["page"])
+    monkeypatch.setattr(study_report, "study_figures", lambda _: [])  # slow, and not of interest
+    page = study_report.write_study_report(
+        result, tmp_path / "whole", layer="body.conv2", picture=2
+    )
     names = {path.name for path in (page.parent / "figures").iterdir()}
-    assert {"weights.png", "weights.svg", "strip_x2.png", "strip_x2.svg"} <= names
+    assert {"weights.png", "weights.svg", "strip_x2.png", "strip_x2.svg"} == names
     assert "Super-resolution by 2: test picture 2, and the detail" in page.read_text()
     assert "Weights of body.conv2 of trial" in page.read_text()
+    save_result(result, tmp_path / "runs", "sr.")
+    exported = load_result(tmp_path / "runs", "sr.")
+    page = study_report.write_study_report(exported, tmp_path / "tables", layer="body.conv2")
+    assert not (page.parent / "figures").exists()
 
-    told = CliRunner().invoke(app, ["report", "sr:2", *options])
-    assert told.exit_code == 0, told.output
-    figure = Path(json.loads(told.stdout)["figure"])
-    assert figure == ledger.trial_folder(2) / "full" / "weights.png"
-    assert figure.exists()
-    told = CliRunner().invoke(app, ["report", "sr:1", "--runs", runs])
-    assert isinstance(told.exception, InputError)
-    assert "has no histograms of its weights" in told.exception.message
-    told = CliRunner().invoke(app, ["report", "rs", "--runs", runs])
-    assert isinstance(told.exception, InputError)
-    assert told.exception.message == "there is no study 'rs'"
+
+def test_a_copied_study_folder_is_enough(result: StudyResult, tmp_path: Path) -> None:
+    assert result.folder is not None
+    copy = shutil.copytree(result.folder, tmp_path / "copy")
+    save_result(result, copy / "result")
+    moved = load_result(copy / "result", study_folder=copy)
+    ((_, caption, _),) = study_report.weight_figures(moved)
+    assert caption.startswith("Weights of body.conv1")
+    ((name, _, figure),) = trained.strips(replace(moved, config=result.config))
+    assert name == "strip_x2"
+    assert "SLB, 1 bit" in " ".join(words(figure))

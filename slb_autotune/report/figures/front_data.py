@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from slb_autotune.analysis.lessons import is_uniform
 from slb_autotune.analysis.result import StudyResult
@@ -91,7 +92,7 @@ def hypervolume_curve(result: StudyResult) -> pd.DataFrame:
     """
     ended = result.trials[result.trials["status"] != "running"]
     ended = ended.sort_values("trial", kind="stable")
-    points = np.column_stack([numbers(ended, name) for name in result.objectives.metrics])
+    points = _objectives(result, ended)
     points[~ended.index.isin(result.results.index)] = np.nan
     rows, share = [], 0.0
     for position, trial in enumerate(ended["trial"]):
@@ -106,7 +107,13 @@ def uniform_hypervolume(result: StudyResult) -> float | None:
     uniform = is_uniform(result.results)
     if uniform.all() or not uniform.any():
         return None
-    return result.hypervolume_of(result.results[uniform])
+    points = _objectives(result, result.results[uniform])
+    return hypervolume_share(points, result.reference, result.objectives)
+
+
+def _objectives(result: StudyResult, trials: pd.DataFrame) -> NDArray[np.float64]:
+    """One row per trial, one column per objective, NaN for what is not a finite number."""
+    return np.column_stack([numbers(trials, name) for name in result.objectives.metrics])
 
 
 def front_bits(result: StudyResult, most: int = 14) -> pd.DataFrame:
