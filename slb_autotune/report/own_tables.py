@@ -164,7 +164,7 @@ def methods_table(results: Sequence[StudyResult]) -> Table:
         Column("spread", where="csv"),
         Column("behind", "Behind the best", "right", 2, signed=True),
         Column("seeds", "Seeds", "right"),
-        Column("size_bytes", "Bytes", "right"),
+        *metric_columns(COST),
         *BUDGET_COLUMNS,
         Column("run", "Runs", where="csv"),
     ]
