@@ -100,12 +100,12 @@ def run_name(run: Run) -> str:
 
 def run_names(runs: Iterable[Run]) -> str:
     """Runs for people: eight characters of an id; a study's name once, with all its trials."""
-    words: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for run in runs:
         study, _, trial = run_name(run).rpartition(":")
-        words.setdefault(study, []).append(trial if study else trial[:8])
+        names.setdefault(study, []).append(trial if study else trial[:8])
     return "; ".join(
-        f"{study}:" * bool(study) + ", ".join(found) for study, found in words.items()
+        f"{study}:" * bool(study) + ", ".join(found) for study, found in names.items()
     )
 
 
@@ -283,7 +283,7 @@ def _confirmed(member: Run, metric: str, runs: list[Run]) -> dict[str, Any]:
 
 
 def _same_configuration(one: Run, other: Run) -> bool:
-    """Whether two runs differ in seed and budget at most, as far as the table tells."""
+    """Whether two runs differ in seed and budget at most, as far as the table shows."""
     names = [*CONFIGURATION, *(name for name in SETTINGS if name != "searched")]
     shared = one["params"].keys() & other["params"].keys()
     return key(one, names) == key(other, names) and all(
@@ -337,15 +337,15 @@ def _standing(found: list[dict[str, Any]]) -> list[str]:
     best = rivals[0]
     lead = ours["value"] - best["value"]
     error = math.sqrt(sum((row["spread"] or 0.0) ** 2 / row["seeds"] for row in (ours, best)))
-    place = f"{ours['study']}, {ours['bits']}: SLB ({ours['setting']}), {ours['value']:.2f},"
+    ours_text = f"{ours['study']}, {ours['bits']}: SLB ({ours['setting']}), {ours['value']:.2f},"
     rival = f"{best['method']}, {best['value']:.2f}"
     if min(ours["seeds"], best["seeds"]) < 2:
-        words = "ahead of" if lead > 0 else "behind"
-        return [f"{place} is {abs(lead):.2f} {words} {rival}; one seed cannot say more."]
+        side = "ahead of" if lead > 0 else "behind"
+        return [f"{ours_text} is {abs(lead):.2f} {side} {rival}; one seed cannot say more."]
     if abs(lead) <= 2 * error:
-        return [f"{place} does not win: it is level with {rival}, within two standard errors."]
+        return [f"{ours_text} does not win: it is level with {rival}, within two standard errors."]
     if lead > 0:
-        return [f"{place} wins: {lead:.2f} ahead of {rival}."]
+        return [f"{ours_text} wins: {lead:.2f} ahead of {rival}."]
     better = sum(row["value"] > ours["value"] for row in rivals)
     count = "one method is" if better == 1 else f"{better} methods are"
-    return [f"{place} does not win: {count} ahead of it, {rival}, by {-lead:.2f}."]
+    return [f"{ours_text} does not win: {count} ahead of it, {rival}, by {-lead:.2f}."]

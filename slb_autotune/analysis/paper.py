@@ -201,9 +201,9 @@ def _temperature_note(paper: PaperTable, printed: Run, run: Run) -> str:
             for name in ("T_s", "T_e")
         ),
     ]
-    words = [run["schedule"] or "schedule unknown"]
-    words += [f"{name} {_brief(run[name])}" for name in ("T_s", "T_e")]
-    return ", ".join(word for word, as_printed in zip(words, same, strict=True) if not as_printed)
+    parts = [run["schedule"] or "schedule unknown"]
+    parts += [f"{name} {_brief(run[name])}" for name in ("T_s", "T_e")]
+    return ", ".join(part for part, as_printed in zip(parts, same, strict=True) if not as_printed)
 
 
 def _brief(value: float | None) -> str:
@@ -228,8 +228,8 @@ def _others(paper: PaperTable, printed: Run, groups: list[list[Run]]) -> list[st
 
 def _label(printed: Run) -> str:
     """SLB 1/1, with the part where there is one."""
-    words = (printed["part"], printed["method"], f"{printed['weight_bits']}/")
-    return " ".join(word for word in words if word) + (printed["activation_bits"] or "?")
+    parts = (printed["part"], printed["method"], f"{printed['weight_bits']}/")
+    return " ".join(part for part in parts if part) + (printed["activation_bits"] or "?")
 
 
 def _drop_note(published: pd.DataFrame, rows: list[dict[str, Value]]) -> str:

@@ -20,6 +20,7 @@ from slb_autotune.analysis.result import StudyResult
 from slb_autotune.analysis.tables import RUN_COLUMNS, layer_bits
 from slb_autotune.config.metrics import METRICS
 from slb_autotune.report.figures.curve_data import epoch_metric
+from slb_autotune.report.figures.front_data import kinds, uniform_widths
 from slb_autotune.report.quantities import SETTINGS, axes_of, quantity
 
 # Columns of the runs that the page shows in a form of its own, or not at all.
@@ -35,7 +36,7 @@ _DIGITS = {"runs": 7, "epochs": 5}  # significant ones that the page keeps
 
 @dataclass(frozen=True)
 class PageContent:
-    """What a page says of a study; `tables` and `figures` are our own and trusted."""
+    """What a page shows of a study; `tables` and `figures` are our own and trusted."""
 
     result: StudyResult
     question: str
@@ -77,6 +78,8 @@ def payload(result: StudyResult) -> dict[str, Any]:
         "labels": labels(),
         "count": len(runs),
         "columns": columns,
+        "kinds": kinds(runs),
+        "widths": uniform_widths(runs),
         "layers": layers,
         "bits": bits,
         "curves": curves,
@@ -147,7 +150,7 @@ def _params(cells: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def _filled(columns: dict[str, Any], digits: int) -> dict[str, list[Any]]:
-    """Columns in which at least one cell says something, compactly."""
+    """Columns in which at least one cell is filled, compactly."""
     cells = {name: [_compact(cell, digits) for cell in cells] for name, cells in columns.items()}
     return {
         name: column

@@ -36,7 +36,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Values, not yet text: a row holds a value a column. A rule parts rows by `groups`."""
+    """Values, not yet text: a row holds one value per column. A rule parts rows by `groups`."""
 
     name: str
     title: str
@@ -126,7 +126,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Plain numbers, a column a key, without notes."""
+    """Plain numbers, one column per key, without notes."""
     columns = [(i, column) for i, column in enumerate(table.columns) if column.where != "page"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

@@ -56,7 +56,7 @@ const svg = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS(SVG, tag), attributes, children);
 const byId = (id) => document.getElementById(id);
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const say = (text) => {
+const announce = (text) => {
   byId("said").textContent = text;
 };
 
@@ -72,7 +72,7 @@ function addCopy(box) {
   const button = el("button", { type: "button", class: "quiet copy", onclick: async () => {
     const done = await copied(code);
     button.textContent = done ? "Copied" : "Press Ctrl+C";
-    say(done ? "Copied." : "The command is selected: press Ctrl+C.");
+    announce(done ? "Copied." : "The command is selected: press Ctrl+C.");
     setTimeout(() => {
       button.textContent = "Copy";
     }, 1600);

@@ -38,9 +38,9 @@ function makeScale(values, range, { log = false, wanted = 5, pad = 0.06 } = {}) 
   low -= room;
   high += room;
   const back = log ? (v) => 10 ** v : (v) => v;
-  const place = (v) => range[0] + ((go(v) - low) / (high - low)) * (range[1] - range[0]);
+  const pixel = (v) => range[0] + ((go(v) - low) / (high - low)) * (range[1] - range[0]);
   const ticks = (log ? logTicks : linearTicks)(back(low), back(high), wanted);
-  return { place, ticks, holds: (v) => go(v) >= low && go(v) <= high };
+  return { pixel, ticks, holds: (v) => go(v) >= low && go(v) <= high };
 }
 
 function usesLog(key, values) {
@@ -52,7 +52,7 @@ function usesLog(key, values) {
 
 // ---- the chart ------------------------------------------------------------------------------
 
-const RADIUS = { searched: 4.2, uniform: 4.8, paper: 6.4 };
+const RADIUS = { trial: 4.2, uniform: 4.8, paper: 6.4 };
 
 function shapePath(shape, larger = 0) {
   const r = RADIUS[shape] + larger;
@@ -62,10 +62,10 @@ function shapePath(shape, larger = 0) {
 }
 
 function pointClass(row) {
-  const words = ["point", shapeOf(row)];
-  if (onFront(row)) words.push("best");
-  if (isStopped(row)) words.push("hollow");
-  return words.join(" ");
+  const classes = ["point", shapeOf(row)];
+  if (onFront(row)) classes.push("best");
+  if (isStopped(row)) classes.push("hollow");
+  return classes.join(" ");
 }
 
 function glyph(className, shape) {
@@ -92,8 +92,8 @@ function axisScale(key, rows, range, wanted) {
     unit: info(key).unit,
     log,
     ticks: scale.ticks,
-    mark: scale.place,
-    place: (row) => scale.place(at(row)),
+    mark: scale.pixel,
+    pixel: (row) => scale.pixel(at(row)),
     holds: (row) => (!log || at(row) > 0) && scale.holds(at(row)),
   };
 }
@@ -193,7 +193,7 @@ function stepsOf(rows, scales, box) {
   const corners =
     state.x === "trial" ? bestSoFar(ended) : goals.has(state.x) ? outline(ended.filter(onFront)) : [];
   if (!corners.length) return [];
-  const at = (row) => [scales.x.place(row).toFixed(1), scales.y.place(row).toFixed(1)];
+  const at = (row) => [scales.x.pixel(row).toFixed(1), scales.y.pixel(row).toFixed(1)];
   const [first, ...rest] = corners.map(at);
   let path = `M${first[0]} ${first[1]}`;
   for (const [x, y] of rest) path += `H${x}V${y}`;
@@ -234,14 +234,14 @@ function outline(members) {
 }
 
 function drawPoints(picture, rows, scales, box) {
-  const weight = (row) => (onFront(row) ? 2 : 0) + (shapeOf(row) === "searched" ? 0 : 1);
+  const weight = (row) => (onFront(row) ? 2 : 0) + (shapeOf(row) === "trial" ? 0 : 1);
   const ordered = [...rows].sort((a, b) => weight(a) - weight(b) || a - b);
   chart = { rows: [], at: new Map() };
   const halo = svg("circle", { class: "halo", r: 11, visibility: "hidden" });
   const ring = svg("circle", { class: "ring", r: 9.5, visibility: "hidden" });
   picture.append(halo);
   for (const row of ordered) {
-    const [x, y] = [scales.x.place(row), scales.y.place(row)];
+    const [x, y] = [scales.x.pixel(row), scales.y.pixel(row)];
     const node = svg("path", {
       class: pointClass(row),
       d: shapePath(shapeOf(row), onFront(row) ? 1 : 0),
@@ -268,22 +268,22 @@ function drawPoints(picture, rows, scales, box) {
 
 // Names beside the best trial of each uniform width and of the paper, where there is room.
 function labelsOf(rows, box) {
-  const nameAt = (row) => (shapeOf(row) === "paper" ? sourceOf(row) : `${widthOf(row)} bit`);
+  const nameAt = (row) => (shapeOf(row) === "paper" ? sourceOf(row) : `${data.widths[row]} bit`);
   const named = new Map();
-  for (const row of rows.filter((r) => shapeOf(r) !== "searched")) {
+  for (const row of rows.filter((r) => shapeOf(r) !== "trial")) {
     const other = named.get(nameAt(row));
     const ahead = other === undefined || better(state.y, valueOf(state.y, row), valueOf(state.y, other));
     if (ahead) named.set(nameAt(row), row);
   }
   const labels = [];
-  const taken = [];
+  const occupied = [];
   for (const [text, row] of named) {
     const { x, y } = chart.at.get(row);
     const long = 14 + text.length * 7;
     const left = x + long > box.right;
     const spot = { from: left ? x - long : x, to: left ? x : x + long, y };
-    if (taken.some((t) => Math.abs(t.y - y) < 14 && t.from < spot.to && spot.from < t.to)) continue;
-    taken.push(spot);
+    if (occupied.some((t) => Math.abs(t.y - y) < 14 && t.from < spot.to && spot.from < t.to)) continue;
+    occupied.push(spot);
     labels.push(svg("text", { class: "name", x: left ? x - 10 : x + 10, y: y + (onFront(row) ? 18 : 4), "text-anchor": left ? "end" : "start" }, text));
   }
   return labels;
@@ -307,11 +307,11 @@ function showRing() {
 
 function drawLegend(rows) {
   const kinds = [
-    ["On the front", "point searched best", "searched", (row) => onFront(row) && shapeOf(row) === "searched"],
-    ["Searched", "point searched", "searched", (row) => !onFront(row) && !isStopped(row) && shapeOf(row) === "searched"],
+    ["On the front", "point trial best", "trial", (row) => onFront(row) && shapeOf(row) === "trial"],
+    ["Searched", "point trial", "trial", (row) => !onFront(row) && !isStopped(row) && shapeOf(row) === "trial"],
     ["Uniform bits", "point uniform", "uniform", (row) => shapeOf(row) === "uniform"],
     ["The paper's schedule", "point paper", "paper", (row) => shapeOf(row) === "paper"],
-    ["Stopped early or running", "point searched hollow", "searched", isStopped],
+    ["Stopped early or running", "point trial hollow", "trial", isStopped],
   ];
   const shown = kinds.filter(([, , , holds]) => rows.some(holds));
   byId("legend").replaceChildren(

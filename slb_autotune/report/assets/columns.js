@@ -43,7 +43,6 @@ let goals;
 let count;
 let columns;
 let offsets;
-let shapes;
 const state = { chosen: -1, active: -1, zoom: false, logs: {}, x: "", y: "", sort: {}, shown: [] };
 
 const valueOf = (key, row) => (columns[key] ? columns[key][row] : null);
@@ -52,25 +51,7 @@ const isStopped = (row) => ["stopped", "running"].includes(valueOf("status", row
 
 const sourceOf = (row) => String(valueOf("source", row) || "");
 
-// The one width of all weights, 0 where widths are mixed, null where nothing is known.
-function widthOf(row) {
-  const widths = new Set((data.bits[row] || []).filter((bits) => bits != null));
-  if (widths.size) return widths.size === 1 ? [...widths][0] : 0;
-  const label = valueOf("weight_bits", row);
-  return label === "mixed" ? 0 : Number(label) || null;
-}
-
-// Where no trial mixes widths and none was proposed for its width, uniform ones are all there is.
-function readShapes() {
-  const rows = Array.from({ length: count }, (_, row) => row);
-  const told = rows.some((row) => widthOf(row) === 0 || sourceOf(row).startsWith("uniform"));
-  shapes = rows.map((row) => {
-    if (sourceOf(row).startsWith("paper")) return "paper";
-    return told && widthOf(row) && widthOf(row) !== 32 ? "uniform" : "searched";
-  });
-}
-
-const shapeOf = (row) => shapes[row];
+const shapeOf = (row) => data.kinds[row];
 
 function nameOf(row) {
   const trial = valueOf("trial", row);
@@ -86,7 +67,6 @@ function readData() {
   columns = data.columns;
   offsets = [0];
   for (const size of data.epoch_counts) offsets.push(offsets[offsets.length - 1] + size);
-  readShapes();
   [state.x, state.y] = data.start;
   const first = goals.keys().next().value;
   state.sort = { key: first, down: goals.get(first) === "maximize" };

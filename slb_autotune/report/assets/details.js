@@ -100,23 +100,23 @@ function curve(title, lines, log, second) {
   const picture = svg("svg", { class: "curve", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${written(end[1])} after epoch ${end[0]}` });
   picture.append(svg("text", { class: "title", x: 0, y: 12 }, title));
   for (const tick of y.ticks) {
-    const at = y.place(tick);
+    const at = y.pixel(tick);
     picture.append(
       svg("line", { class: "grid", x1: box.left, x2: box.right, y1: at, y2: at }),
       svg("text", { class: "tick", x: box.left - 6, y: at + 4, "text-anchor": "end" }, written(tick)),
     );
   }
   for (const tick of x.ticks.filter(Number.isInteger)) {
-    picture.append(svg("text", { class: "tick", x: x.place(tick), y: height - 4, "text-anchor": "middle" }, String(tick)));
+    picture.append(svg("text", { class: "tick", x: x.pixel(tick), y: height - 4, "text-anchor": "middle" }, String(tick)));
   }
-  const path = (line) => line.map(([e, v], at) => `${at ? "L" : "M"}${x.place(e).toFixed(1)} ${y.place(v).toFixed(1)}`).join("");
+  const path = (line) => line.map(([e, v], at) => `${at ? "L" : "M"}${x.pixel(e).toFixed(1)} ${y.pixel(v).toFixed(1)}`).join("");
   for (const line of second) picture.append(svg("path", { class: "line dashed", d: path(line) }));
   lines.forEach((line, at) => {
     picture.append(svg("path", { class: at + 1 < lines.length ? "line pale" : "line", d: path(line) }));
   });
   picture.append(
-    svg("circle", { class: "end", r: 3, cx: x.place(end[0]), cy: y.place(end[1]) }),
-    svg("text", { class: "value", x: x.place(end[0]) + 7, y: y.place(end[1]) + 4 }, written(Number(end[1].toPrecision(3)))),
+    svg("circle", { class: "end", r: 3, cx: x.pixel(end[0]), cy: y.pixel(end[1]) }),
+    svg("text", { class: "value", x: x.pixel(end[0]) + 7, y: y.pixel(end[1]) + 4 }, written(Number(end[1].toPrecision(3)))),
   );
   return picture;
 }

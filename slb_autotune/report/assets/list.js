@@ -100,7 +100,7 @@ function sortBy(key) {
   const down = state.sort.key === key ? !state.sort.down : false;
   state.sort = { key, down };
   sortRows();
-  say(`Sorted by ${info(key).label}, ${down ? "largest" : "smallest"} first.`);
+  announce(`Sorted by ${info(key).label}, ${down ? "largest" : "smallest"} first.`);
 }
 
 function compare(a, b) {
@@ -121,11 +121,11 @@ function sortRows() {
   }
 }
 
-// ---- the filter: words, and rules such as T_e>100 -------------------------------------------
+// ---- the filter: terms, and rules such as T_e>100 -------------------------------------------
 
 // A column by its name, its label, or the last part of its name: `accuracy` is val_accuracy.
-function columnNamed(word) {
-  const wanted = word.toLowerCase();
+function columnNamed(name) {
+  const wanted = name.toLowerCase();
   const keys = [...new Set([...goals.keys(), ...Object.keys(columns)])].filter((key) => columns[key]);
   return keys.find((key) => key.toLowerCase() === wanted)
     || keys.find((key) => info(key).label.toLowerCase() === wanted)
@@ -156,10 +156,10 @@ const TESTS = {
 };
 
 // A rule is a function of a row; what cannot be understood is reported and left out.
-function ruleOf(word) {
-  const found = /^([^<>=!]+)(>=|<=|!=|=|>|<)(.+)$/.exec(word);
+function ruleOf(term) {
+  const found = /^([^<>=!]+)(>=|<=|!=|=|>|<)(.+)$/.exec(term);
   if (!found) {
-    const wanted = word.toLowerCase();
+    const wanted = term.toLowerCase();
     return { test: (row) => textOf(row).includes(wanted) };
   }
   const [, name, sign, text] = found;
@@ -184,8 +184,8 @@ function textOf(row) {
 }
 
 function applyFilter() {
-  const words = byId("filter").value.replace(/\s*(>=|<=|!=|=|>|<)\s*/g, "$1").split(/\s+/).filter(Boolean);
-  const rules = words.map(ruleOf);
+  const terms = byId("filter").value.replace(/\s*(>=|<=|!=|=|>|<)\s*/g, "$1").split(/\s+/).filter(Boolean);
+  const rules = terms.map(ruleOf);
   const tests = rules.map(({ test }) => test).filter(Boolean);
   const status = byId("status").value;
   if (status) tests.push((row) => valueOf("status", row) === status);

@@ -99,8 +99,8 @@ function tipContent(row) {
 }
 
 function kindOf(row) {
-  const words = [onFront(row) ? "on the front" : "", valueOf("status", row), valueOf("source", row)];
-  return words.filter(Boolean).join(" · ");
+  const parts = [onFront(row) ? "on the front" : "", valueOf("status", row), valueOf("source", row)];
+  return parts.filter(Boolean).join(" · ");
 }
 
 function settingsOf(row) {
@@ -124,7 +124,7 @@ function choose(row, from) {
   showRing();
   drawDetails(row);
   markRow(row, from === "chart");
-  if (from) say(`${nameOf(row)} chosen.`);
+  if (from) announce(`${nameOf(row)} chosen.`);
   if (from === "table") showDetailsIfAway();
 }
 

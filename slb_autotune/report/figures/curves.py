@@ -23,11 +23,11 @@ from slb_autotune.report.figures.theme import (
     find_theme,
     legend,
     log_axis,
+    message_figure,
     new_figure,
     note,
-    say,
-    sentence,
     short,
+    show_message,
     spans,
     style,
     title,
@@ -49,7 +49,7 @@ def draw_schedules(result: StudyResult, theme: str = "light") -> Figure:
     metric = curve_data.epoch_metric(result)
     trials = curve_data.schedule_trials(result.trials, metric)
     if trials.empty:
-        return sentence("No finished run has a temperature schedule to compare.", look)
+        return message_figure("No finished run has a temperature schedule to compare.", look)
     curves = curve_data.schedule_curves(trials, result.epochs, metric)
     figure = new_figure(look, (SIZE[0], 3.3))
     left, right = (style(axes, look) for axes in figure.subplots(1, 2))
@@ -58,7 +58,7 @@ def draw_schedules(result: StudyResult, theme: str = "light") -> Figure:
     if curves["mean"].notna().any():
         _draw_results(right, names, curves, metric, look)
     else:
-        say(right, f"No epoch of these runs has {quantity(metric).label}.", look)
+        show_message(right, f"No epoch of these runs has {quantity(metric).label}.", look)
     note(figure, _schedule_note(trials, curves), look)
     return figure
 
@@ -134,12 +134,12 @@ def _schedule_note(trials: pd.DataFrame, curves: pd.DataFrame) -> str:
     pairs = trials[["T_s", "T_e"]].drop_duplicates()
     if len(pairs) == 1:
         T_s, T_e = pairs.iloc[0]
-        words = f"T_s = {short(T_s)}, T_e = {short(T_e)}."
+        text = f"T_s = {short(T_s)}, T_e = {short(T_e)}."
         count = trials["schedule"].value_counts()
         if (count > 1).any() and curves["mean"].notna().any():
             runs = ", ".join(f"{n} of {name}" for name, n in sorted(count.items()))
-            words += f" Mean of runs ({runs}); the band goes from the lowest to the highest."
-        return words
+            text += f" Mean of runs ({runs}); the band goes from the lowest to the highest."
+        return text
     each = [
         f"{row.schedule} {short(float(row.T_s), 3)} to {short(float(row.T_e), 3)}"  # type: ignore[arg-type]
         for row in trials.sort_values("schedule").itertuples()
@@ -158,14 +158,14 @@ def draw_diagnostics(result: StudyResult, theme: str = "light") -> Figure:
     curves = final_curves(chosen)
     known = [name for name in DIAGNOSTICS if np.isfinite(numbers(curves, name)).any()]
     if not known:
-        return sentence("No epoch has a gap, frozen weights or flips to draw.", look)
+        return message_figure("No epoch has a gap, frozen weights or flips to draw.", look)
     groups = [(str(trial), rows) for trial, rows in curves.groupby("trial", sort=True)]
     figure = new_figure(look, (SIZE[0] + 0.8, 3.0))
     panels = figure.subplots(1, len(DIAGNOSTICS))
     for axes, name in zip(panels, DIAGNOSTICS, strict=True):
         style(axes, look)
         if name not in known:
-            say(axes, f"No epoch has {quantity(name).label}.", look)
+            show_message(axes, f"No epoch has {quantity(name).label}.", look)
             continue
         if len(groups) > _MOST_LINES:
             _draw_spread(axes, groups, curves, name, look)
@@ -233,14 +233,14 @@ def draw_weight_histogram(
     chosen = curve_data.evenly(sorted(histograms, key=lambda item: item[0]), _MOST_RIDGES)
     ridges = [(item[0], found) for item in chosen if (found := curve_data.densities(item))]
     if not ridges:
-        return sentence("No histogram of W_c holds a weight.", look)
+        return message_figure("No histogram of W_c holds a weight.", look)
     figure = new_figure(look, (SIZE[0], 1.5 + 0.28 * max(4, len(ridges))))
     axes = style(figure.add_subplot(), look)
     step = 1.0
-    for place, (_, (edges, heights)) in enumerate(ridges):
-        base = -step * place
+    for position, (_, (edges, heights)) in enumerate(ridges):
+        base = -step * position
         tops = base + 0.85 * heights / heights.max()
-        depth = place / max(1, len(ridges) - 1)
+        depth = position / max(1, len(ridges) - 1)
         axes.stairs(
             tops,
             edges,
@@ -250,9 +250,11 @@ def draw_weight_histogram(
             edgecolor=look.paper,
             alpha=0.35 + 0.55 * depth,
             linewidth=0,
-            zorder=place + 2,
+            zorder=position + 2,
         )
-        axes.stairs(tops, edges, baseline=None, color=look.ink, linewidth=0.7, zorder=place + 2.5)
+        axes.stairs(
+            tops, edges, baseline=None, color=look.ink, linewidth=0.7, zorder=position + 2.5
+        )
     axes.set_yticks(
         [-step * i for i in range(len(ridges))], [f"epoch {epoch}" for epoch, _ in ridges]
     )

@@ -39,6 +39,15 @@ def _width(cell: str, label: str) -> int | None:
     return int(label) if label.isdigit() else None
 
 
+def kinds(runs: pd.DataFrame) -> list[str]:
+    """What each run stands for in a figure of the front: `trial`, `uniform` or `paper`."""
+    paper = runs["source"].astype(str).str.startswith(PAPER)
+    return [
+        "paper" if from_paper else "trial" if width is None else "uniform"
+        for from_paper, width in zip(paper, uniform_widths(runs), strict=True)
+    ]
+
+
 def front_points(result: StudyResult) -> pd.DataFrame:
     """One row per trial with all objectives: their values, `row`, `trial`, `kind`, `width`,
     `stopped`, `on_front`.
@@ -46,17 +55,13 @@ def front_points(result: StudyResult) -> pd.DataFrame:
     `row` is the position in `result.trials`; `kind` is trial, uniform or paper.
     """
     runs, metrics = result.trials, result.objectives.metrics
-    widths = uniform_widths(runs)
-    paper = runs["source"].astype(str).str.startswith(PAPER).to_numpy(dtype=bool)
     finished = runs["status"].isin(FINISHED).to_numpy(dtype=bool)
     table = pd.DataFrame({name: numbers(runs, name) for name in metrics})
     known = table.notna().all(axis=1).to_numpy()
     table["row"] = np.arange(len(runs))
     table["trial"] = runs["trial"].to_numpy()
-    table["kind"] = np.where(
-        paper, "paper", np.where([w is not None for w in widths], "uniform", "trial")
-    )
-    table["width"] = pd.array(widths, dtype="Int64")
+    table["kind"] = kinds(runs)
+    table["width"] = pd.array(uniform_widths(runs), dtype="Int64")
     table["stopped"] = (runs["status"] == "stopped").to_numpy(dtype=bool)
     table["on_front"] = runs["on_front"].fillna(False).to_numpy(dtype=bool) & finished
     return table[known & (finished | table["stopped"])].reset_index(drop=True)

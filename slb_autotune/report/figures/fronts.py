@@ -21,10 +21,10 @@ from slb_autotune.report.figures.theme import (
     halo,
     legend_above,
     log_axis,
+    message_figure,
     new_axes,
     note,
     plain,
-    sentence,
     spans,
     style,
     whole_numbers,
@@ -41,10 +41,12 @@ def draw_front(result: StudyResult, theme: str = "light") -> Figure:
     x, y = axes_of(objectives)
     if len(objectives.metrics) < 2:
         label = quantity(y).label
-        return sentence(f"A front needs two objectives; this study has one, {label}.", look)
+        return message_figure(f"A front needs two objectives; this study has one, {label}.", look)
     points = front_data.front_points(result)
     if points.empty:
-        return sentence("No trial has a value for every objective yet: there is no front.", look)
+        return message_figure(
+            "No trial has a value for every objective yet: there is no front.", look
+        )
     scaled = points.assign(**{name: points[name] * quantity(name).scale for name in (x, y)})
     figure, axes = new_axes(look)
     _draw_trials(axes, scaled, x, y, look)
@@ -54,14 +56,14 @@ def draw_front(result: StudyResult, theme: str = "light") -> Figure:
     if spans(across, 4):
         log_axis(axes.xaxis, across)
     axes.margins(0.06)
-    words = [_cut_off(axes, scaled, y, objectives.sign(y))]
+    notes = [_cut_off(axes, scaled, y, objectives.sign(y))]
     axes.set_xlabel(plain(quantity(x).axis_label))
     axes.set_ylabel(plain(quantity(y).axis_label))
     legend_above(axes, look, columns=5)
     others = [quantity(name).label for name in objectives.metrics if name not in (x, y)]
     if others:
-        words.append(f"The front is also that of {', '.join(others)}, not shown.")
-    note(figure, " ".join(words).strip(), look)
+        notes.append(f"The front is also that of {', '.join(others)}, not shown.")
+    note(figure, " ".join(notes).strip(), look)
     return figure
 
 
@@ -166,7 +168,9 @@ def draw_hypervolume(result: StudyResult, theme: str = "light") -> Figure:
     look = find_theme(theme)
     curve = front_data.hypervolume_curve(result)
     if not (curve["hypervolume"] > 0).any():
-        return sentence("No trial is better than the reference point: hypervolume is 0.", look)
+        return message_figure(
+            "No trial is better than the reference point: hypervolume is 0.", look
+        )
     figure, axes = new_axes(look)
     axes.step(
         curve["trials"],
@@ -195,7 +199,7 @@ def draw_bits(result: StudyResult, theme: str = "light") -> Figure:
     look = find_theme(theme)
     table = front_data.front_bits(result)
     if table.empty:
-        return sentence("No member of the front has the bits of its layers on record.", look)
+        return message_figure("No member of the front has the bits of its layers on record.", look)
     quality = result.objectives.quality or result.objectives.metrics[0]
     width, height = 2.2 + 0.5 * len(table.columns), 1.4 + 0.22 * len(table)
     figure, axes = new_axes(look, (min(SIZE[0], max(3.6, width)), max(2.2, height)))
@@ -239,6 +243,6 @@ def _cells(result: StudyResult, rows: list[int], column: str) -> list[str]:
     return ["?" if np.isnan(value) else f"{value:,.{digits}f}" for value in values]
 
 
-def _member_ticks(axes: Axes, words: list[str], label: str) -> None:
-    axes.set_xticks(range(len(words)), words)
+def _member_ticks(axes: Axes, values: list[str], label: str) -> None:
+    axes.set_xticks(range(len(values)), values)
     axes.set_xlabel(label)

@@ -166,8 +166,15 @@ def _layout(x: str, y: str, look: Theme, log: bool) -> dict[str, Any]:
 def _empty(text: str, look: Theme) -> dict[str, Any]:
     layout = _layout("", "", look, log=False)
     hidden = {"visible": False}
-    says = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    message = {
+        "text": text,
+        "showarrow": False,
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0.5,
+        "y": 0.5,
+    }
     return {
         "data": [],
-        "layout": {**layout, "xaxis": hidden, "yaxis": hidden, "annotations": [says]},
+        "layout": {**layout, "xaxis": hidden, "yaxis": hidden, "annotations": [message]},
     }

@@ -17,10 +17,10 @@ from slb_autotune.report.figures.theme import (
     SMALL,
     Theme,
     find_theme,
+    message_figure,
     new_figure,
     note,
     plain,
-    sentence,
 )
 
 Picture = tuple[str, ArrayLike, float | None]
@@ -36,7 +36,7 @@ def draw_strip(
     """
     look = find_theme(theme)
     if not pictures:
-        return sentence("There is no picture to show.", look)
+        return message_figure("There is no picture to show.", look)
     arrays = [_pixels(title, picture) for title, picture, _ in pictures]
     box = _inside(zoom, arrays[0])
     rows = 1 if len(pictures) <= 3 else 2
@@ -115,5 +115,5 @@ def _show(axes: Axes, array: NDArray[np.float64], look: Theme) -> None:
 def _caption(axes: Axes, title: str, psnr: float | None, look: Theme) -> None:
     known = psnr is not None and math.isfinite(psnr)
     name = plain(title)
-    words = f"{name}   {psnr:.2f} dB" if known else name
-    axes.set_xlabel(words, fontsize=SMALL, color=look.ink)
+    text = f"{name}   {psnr:.2f} dB" if known else name
+    axes.set_xlabel(text, fontsize=SMALL, color=look.ink)

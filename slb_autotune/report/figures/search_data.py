@@ -85,11 +85,11 @@ def surface(points: pd.DataFrame, logs: tuple[bool, bool], resolution: int = 60)
     if len(known) < _FEWEST_FOR_SURFACE:
         return None
     raw = known[["x", "y"]].to_numpy(dtype=np.float64)
-    places = np.column_stack([np.log10(raw[:, i]) if logs[i] else raw[:, i] for i in (0, 1)])
-    low, reach = places.min(axis=0), np.ptp(places, axis=0)
+    positions = np.column_stack([np.log10(raw[:, i]) if logs[i] else raw[:, i] for i in (0, 1)])
+    low, reach = positions.min(axis=0), np.ptp(positions, axis=0)
     if (reach == 0).any():
         return None
-    unit = (places - low) / reach
+    unit = (positions - low) / reach
     values = known["mean"].to_numpy(dtype=np.float64)
     try:
         hull = ConvexHull(unit)

@@ -22,10 +22,10 @@ from slb_autotune.report.figures.theme import (
     find_theme,
     legend_above,
     log_axis,
+    message_figure,
     new_axes,
     note,
     plain,
-    sentence,
     short,
     spans,
     style,
@@ -45,13 +45,13 @@ def draw_response(result: StudyResult, theme: str = "light") -> Figure:
     names = search_data.searched_numbers(result.trials)
     if len(names) < 2:
         found = f"only {names[0]} varies" if names else "none varies"
-        return sentence(f"A response surface needs two searched numbers; {found}.", look)
+        return message_figure(f"A response surface needs two searched numbers; {found}.", look)
     objective = result.objectives.metrics[0]
     x, y = names[:2]
     points = search_data.response_points(result.trials, objective, x, y)
     known = points.dropna(subset=["mean"])
     if known.empty:
-        return sentence(f"No finished trial has {quantity(objective).label}.", look)
+        return message_figure(f"No finished trial has {quantity(objective).label}.", look)
     figure, axes = new_axes(look)
     logs = spans(points["x"].tolist(), 2), spans(points["y"].tolist(), 2)
     _draw_surface(figure, axes, points, logs, objective, look)
@@ -152,22 +152,24 @@ def draw_importance(shares: pd.DataFrame, theme: str = "light") -> Figure:
     look = find_theme(theme)
     table = search_data.top_importances(shares) if shares.size else shares
     if table.empty or not (table.to_numpy() > 0).any():
-        return sentence("No parameter has an importance: too few trials, or none varied.", look)
-    count, places = len(table), np.arange(len(table.columns))
-    height = 1.3 + len(places) * (0.11 + 0.1 * count)
+        return message_figure(
+            "No parameter has an importance: too few trials, or none varied.", look
+        )
+    count, positions = len(table), np.arange(len(table.columns))
+    height = 1.3 + len(positions) * (0.11 + 0.1 * count)
     figure, axes = new_axes(look, (SIZE[0], max(2.4, height)))
     thickness = 0.78 / count
     for index, (objective, row) in enumerate(table.iterrows()):
         offset = (index - (count - 1) / 2) * thickness
         axes.barh(
-            places + offset,
+            positions + offset,
             row.to_numpy() * 100,
             thickness * 0.92,
             color=colour(look, index),
             label=plain(quantity(str(objective)).label),
         )
-    axes.set_yticks(places, [typeset(str(name)) for name in table.columns])
-    axes.set_ylim(len(places) - 0.5, -0.5)
+    axes.set_yticks(positions, [typeset(str(name)) for name in table.columns])
+    axes.set_ylim(len(positions) - 0.5, -0.5)
     axes.grid(False, axis="y")
     axes.set_xlim(left=0)
     axes.set_xlabel("share of importance (%)")
@@ -180,7 +182,7 @@ def draw_sensitivity(table: pd.DataFrame, theme: str = "light") -> Figure:
     look = find_theme(theme)
     points = search_data.sensitivity_points(table)
     if points.empty:
-        return sentence("No layer was measured below 32 bits.", look)
+        return message_figure("No layer was measured below 32 bits.", look)
     layers = list(dict.fromkeys(points["layer"]))
     figure, axes = new_axes(look, (SIZE[0], max(2.4, 1.3 + 0.21 * len(layers))))
     finite = search_data.positive(points["cost"])
@@ -188,10 +190,10 @@ def draw_sensitivity(table: pd.DataFrame, theme: str = "light") -> Figure:
     if log:
         log_axis(axes.xaxis, finite, margin=0.08)
     left, right = axes.get_xlim() if log else _linear_ends(points)
-    place = {layer: index for index, layer in enumerate(layers)}
+    row_of = {layer: index for index, layer in enumerate(layers)}
     for index, (bits, rows) in enumerate(points.groupby("bits", sort=True)):
         shown = np.isfinite(rows["cost"]) & ((rows["sign"] == 1) | (not log))
-        heights, shade = rows["layer"].map(place), colour(look, index)
+        heights, shade = rows["layer"].map(row_of), colour(look, index)
         axes.scatter(
             rows["cost"][shown], heights[shown], s=26, color=shade, label=f"{bits} bit", zorder=3
         )
@@ -230,13 +232,13 @@ def _linear_ends(points: pd.DataFrame) -> tuple[float, float]:
 
 
 def _sensitivity_note(figure: Figure, points: pd.DataFrame, log: bool, look: Theme) -> None:
-    words = []
+    notes = []
     if log and (points["sign"] == 0).any():
-        words.append("Hollow at the left edge: the loss did not rise.")
+        notes.append("Hollow at the left edge: the loss did not rise.")
     if np.isinf(points["cost"]).any():
-        words.append("Hollow at the right edge: the network broke.")
-    if words:
-        note(figure, " ".join(words), look)
+        notes.append("Hollow at the right edge: the network broke.")
+    if notes:
+        note(figure, " ".join(notes), look)
 
 
 def draw_budgets(correlations: pd.DataFrame, theme: str = "light") -> Figure:
@@ -244,7 +246,9 @@ def draw_budgets(correlations: pd.DataFrame, theme: str = "light") -> Figure:
     look = find_theme(theme)
     known = correlations.dropna(subset=["epochs", "spearman"])
     if known.empty:
-        return sentence("Too few trials went to the end to compare small budgets with it.", look)
+        return message_figure(
+            "Too few trials went to the end to compare small budgets with it.", look
+        )
     figure, axes = new_axes(look)
     for index, (budget, rows) in enumerate(known.groupby("budget", sort=True)):
         ordered = rows.sort_values("epochs")

@@ -37,7 +37,7 @@ class Theme:
 
     paper: str
     ink: str
-    quiet: str  # secondary words
+    quiet: str  # secondary text
     pale: str  # what stays in the background
     grid: str
     colours: tuple[str, ...]
@@ -144,7 +144,7 @@ def legend_above(axes: Axes, theme: Theme, columns: int = 4) -> None:
 
 
 def halo(theme: Theme) -> list[Stroke]:
-    """A rim of paper around words, so that they can be read over points."""
+    """A rim of paper around text, so that it can be read over points."""
     return [withStroke(linewidth=2.5, foreground=theme.paper)]
 
 
@@ -158,15 +158,15 @@ def note(figure: Figure, text: str, theme: Theme) -> None:
     )
 
 
-def say(axes: Axes, text: str, theme: Theme) -> None:
+def show_message(axes: Axes, text: str, theme: Theme) -> None:
     """A sentence in place of a chart, where there is nothing to draw."""
     axes.set_axis_off()
     width = axes.get_position().width * axes.get_figure(root=True).get_size_inches()[0]  # type: ignore[union-attr]
-    words = typeset(textwrap.fill(text, max(20, int(width * 13))))
+    message = typeset(textwrap.fill(text, max(20, int(width * 13))))
     axes.text(
         0.5,
         0.5,
-        words,
+        message,
         transform=axes.transAxes,
         ha="center",
         va="center",
@@ -176,10 +176,10 @@ def say(axes: Axes, text: str, theme: Theme) -> None:
     )
 
 
-def sentence(text: str, theme: Theme) -> Figure:
+def message_figure(text: str, theme: Theme) -> Figure:
     """A figure that says what is missing."""
     figure = new_figure(theme, (SIZE[0], 1.6))
-    say(figure.add_subplot(), text, theme)
+    show_message(figure.add_subplot(), text, theme)
     return figure
 
 
