@@ -105,7 +105,9 @@ def _method(entry: Entry) -> str:
 
 def _metric(metric: Metric) -> str:
     """Its label and unit, the direction that is better, and when it is known."""
-    return f"{metric.axis_label}; {metric.direction}; {WHEN_KNOWN[metric.stage]}"
+    unit = f"{'in' if metric.scale == 1 else 'shown in'} {metric.unit}" if metric.unit else ""
+    parts = (metric.label, unit, metric.direction, WHEN_KNOWN[metric.stage])
+    return "; ".join(filter(None, parts))
 
 
 def _fields(section: type[Section], prefix: str) -> dict[str, str]:

@@ -188,14 +188,14 @@ def sensitivity(
 
     Example: slb-autotune sensitivity digits --bits 1,2,4
     """
-    from slb_autotune.report.figures import draw_sensitivity, save
-    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
-
     config = load_config(source, runs).updated(parse_settings(settings or []))
     try:
         choices = [int(text) for text in bits.split(",")]
     except ValueError:
         raise ConfigError(f"--bits takes numbers; got {bits!r}", "write --bits 1,2,4") from None
+    from slb_autotune.report.figures import draw_sensitivity, save
+    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+
     folder = runs / "sensitivity" / config.updated({"method": "float"}).digest
     table = measure_sensitivity(config, choices, folder=folder)
     pictures = save(draw_sensitivity(table), folder / "sensitivity")
