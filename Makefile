@@ -25,7 +25,7 @@ demo: $(READY)  ## search bits and temperatures of a small network on embedded d
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-slow: $(READY)  ## run the tests that kill whole studies, minutes
+slow: $(READY)  ## run the tests with servers, browsers, clusters and kills, minutes
 	$(BIN)/python -m pytest -m slow
 
 check: $(READY)  ## lint, formatting and types

@@ -1,7 +1,7 @@
-"""What a network costs, known from its bits alone: bytes, bit-operations, training memory.
+"""The cost of a network, from its bits alone: bytes, bit-operations, training memory.
 
 `size_bytes` counts ceil(params * bits / 8) for each quantised layer and 4 bytes for each float
-number that inference needs; a BN needs a folded scale and shift a channel.
+number that inference needs; a BN needs a folded scale and shift per channel.
 `bitops` is macs * weight_bits * activation_bits, with 32 x 32 for float layers.
 """
 
@@ -41,7 +41,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """What a trial's network costs."""
+    """The cost of a trial's network."""
 
     size_bytes: int
     bitops: int
@@ -49,7 +49,7 @@ class Cost:
     training_bytes: int
 
     def metrics(self) -> dict[str, float]:
-        """The part that is reported as metrics."""
+        """The costs that are reported as metrics; training memory is not."""
         return {
             "size_bytes": self.size_bytes,
             "bitops": self.bitops,
@@ -59,7 +59,7 @@ class Cost:
 
 @torch.no_grad()
 def profile(network: nn.Module, input_shape: tuple[int, ...]) -> pd.DataFrame:
-    """A row for every module that holds numbers: name, kind, params, bits, bytes, macs, bitops.
+    """One row per module that holds numbers: name, kind, params, bits, bytes, macs, bitops.
 
     `input_shape` is that of one example, (channels, height, width). Parameters of quantised
     layers are counted as weights, not as the entries of A.
@@ -97,31 +97,43 @@ def average_weight_bits(network: nn.Module, layers: list[str]) -> float:
 
 
 def _row(name: str, module: nn.Module, macs: int) -> dict[str, Any] | None:
-    """One module's own numbers; what its children hold is theirs to report."""
-    own = sum(p.numel() for p in module.parameters(recurse=False)) - _training_only(module)
+    """The row of one module, without its children; None where inference stores none of it."""
+    floats = sum(tensor.numel() for tensor in float_tensors(module).values())
     row: dict[str, Any] = {"name": name, "weight_bits": 32, "activation_bits": 32, "macs": macs}
     if isinstance(module, LowBitLayer):
         weights = module.weight_shape.numel()
-        floats = own - module.trained.numel() + sum(t.numel() for t in module.stored().values())
         row |= {"kind": _kind(module), "params": weights + floats, "weight_bits": module.bits}
         row["activation_bits"] = getattr(module.activation, "bits", 32)
         row["bytes"] = ceil(weights * module.bits / 8) + 4 * floats
-    elif isinstance(module, WeightQuantizer):
-        return None  # what inference needs of it is in its layer's `stored`
     elif isinstance(module, StateBatchNorm2d | nn.BatchNorm2d):
-        row |= {"kind": "norm", "params": own, "bytes": 8 * module.num_features}
-    elif own:
-        row |= {"kind": _kind(module), "params": own, "bytes": 4 * own}
+        row |= {"kind": "norm", "params": floats, "bytes": 8 * module.num_features}
+    elif floats:
+        row |= {"kind": _kind(module), "params": floats, "bytes": 4 * floats}
     else:
         return None
     row["bitops"] = macs * row["weight_bits"] * row["activation_bits"]
     return row
 
 
-def _training_only(module: nn.Module) -> int:
-    """Parameters that an activation quantiser learns with, and inference does without."""
-    names = getattr(module, "training_only", ())
-    return sum(p.numel() for name, p in module.named_parameters(recurse=False) if name in names)
+def float_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The float numbers of a module that inference needs, by name, without its children's.
+
+    A low-bit layer has codes in place of the parameter that is trained. A weight quantiser has
+    none: what inference needs of it is in its layer's `stored()`. `training_only` names what an
+    activation quantiser learns with and inference does without.
+    """
+    if isinstance(module, WeightQuantizer):
+        return {}
+    unused = getattr(module, "training_only", ())
+    own: dict[str, Tensor] = {
+        name: parameter
+        for name, parameter in module.named_parameters(recurse=False)
+        if name not in unused
+    }
+    if isinstance(module, LowBitLayer):
+        own = {name: tensor for name, tensor in own.items() if tensor is not module.trained}
+        own |= module.stored()
+    return own
 
 
 def _kind(module: nn.Module) -> str:
@@ -139,7 +151,7 @@ def weight_shape(layer: nn.Module) -> torch.Size:
 
 
 def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[str, int]:
-    """Multiply-accumulates of one example, seen by running shapes alone on the meta device."""
+    """Multiply-accumulates per layer for one example, from a forward pass on the meta device."""
     macs: dict[str, int] = {}
 
     def count(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -153,7 +165,7 @@ def _count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> dict[str, i
     for module in names:
         if isinstance(module, LowBitLayer | nn.Conv2d | nn.Linear):
             module.register_forward_hook(count)
-        if isinstance(module, LowBitLayer):  # what it quantises has no influence on shapes
+        if isinstance(module, LowBitLayer):  # quantisation has no influence on shapes
             weight = torch.empty(module.weight_shape, device="meta", dtype=dtype)
             module.activation = None
             module.quantized_weight = weight.clone  # type: ignore[method-assign]
@@ -166,13 +178,13 @@ class Layout:
     """A trial's quantised network without its numbers, on the meta device."""
 
     network: nn.Module
-    layers: list[str]  # whose bits can be set
-    macs: dict[str, int]  # of every layer, for one example
+    layers: list[str]  # the layers whose bits can be set
+    macs: dict[str, int]  # by layer, for one example
 
 
 @dataclass(frozen=True)
 class _Sketch:
-    """A trial's float network on the meta device, and what a pass through it showed."""
+    """A trial's float network on the meta device, and what its forward pass showed."""
 
     network: nn.Module
     seen: Observation
@@ -186,7 +198,7 @@ def _sketch(config: TrialConfig, info: DataInfo) -> _Sketch:
         network = build_network(
             config.network, info.in_channels, info.num_classes, info.image_size
         )
-        example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
+        example = torch.zeros(1, *info.input_shape)
     return _Sketch(network, watch(network, example))
 
 
@@ -213,12 +225,12 @@ def _laid_out(sketch: _Sketch, config: TrialConfig) -> Layout:
 
 
 def lay_out(config: TrialConfig, info: DataInfo) -> Layout:
-    """Build the trial's network where it takes no memory, and run it once while it is float."""
+    """The trial's quantised network on the meta device, where it takes no memory."""
     return _laid_out(_sketch(config, info), config)
 
 
 def estimate(config: TrialConfig, info: DataInfo) -> Cost:
-    """What the trial's network costs; nothing is trained and no memory is taken for it."""
+    """The cost of the trial's network; nothing is trained and no memory is allocated for it."""
     layout = lay_out(config, info)
     table = _table(layout.network, layout.macs)
     return Cost(
@@ -230,10 +242,10 @@ def estimate(config: TrialConfig, info: DataInfo) -> Cost:
 
 
 class CostModel:
-    """Costs of many allocations of one network, by looking up each layer's share.
+    """Costs of many allocations of one network, as sums over its layers.
 
-    The shares are read off networks with the same bits everywhere; a layer's bytes, operations
-    and training memory depend on its own bits alone, so their sums are exact.
+    Each layer's share is looked up in a network with the same bits everywhere. Its bytes,
+    operations and training memory depend on its own bits alone, so the sums are exact.
     """
 
     def __init__(self, info: DataInfo) -> None:
@@ -270,7 +282,7 @@ class CostModel:
     def _uniform(self, config: TrialConfig, pair: tuple[int, int]) -> _Shares:
         key = f"{_network_key(config)} {pair}"
         if key not in self._shares:
-            # Going through 32 bits first keeps every step valid, whatever the bits were.
+            # With 32 bits in between, every update is valid whatever the bits were.
             plain = config.updated({"weight_bits": 32, "activation_bits": 32})
             same = plain.updated({"weight_bits": pair[0], "activation_bits": pair[1]})
             layout = _laid_out(copy.deepcopy(self._sketch(same)), same)
@@ -300,7 +312,7 @@ class _Share:
 
 @dataclass(frozen=True)
 class _Shares:
-    """What each layer adds at given bits, with what quantising it brings along, and the rest."""
+    """The cost of each layer at given bits, with the modules inside it, and of the rest."""
 
     layers: dict[str, _Share]
     weights: dict[str, int]
@@ -334,9 +346,9 @@ def _weight_count(layer: nn.Module) -> int:
 
 
 def training_bytes(network: nn.Module, config: TrialConfig) -> int:
-    """Memory of what is kept for the parameters: A, gradients, optimiser state, W_c and W_q.
+    """Memory for the parameters: A, gradients, optimiser state, W_c and W_q.
 
-    Activations come on top; they depend on the batch and not on the bits.
+    Activations are not included; they depend on the batch and not on the bits.
     """
     momentum = config.optimizer.momentum > 0
     states = 2 if config.optimizer.name == "adam" else int(momentum)
@@ -356,5 +368,5 @@ def check_memory(cost: Cost, available: int, where: str) -> None:
         raise ConfigError(
             f"training needs {cost.training_bytes / 1e9:.1f} GB for parameters, gradients and "
             f"optimiser state, but {where} has {available / 1e9:.1f} GB free",
-            "A holds 2**bits numbers a weight: lower weight_bits or the width, or use sgd.",
+            "A holds 2**bits numbers per weight: lower weight_bits or the width, or use sgd.",
         )

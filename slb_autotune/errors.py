@@ -50,11 +50,11 @@ class TrainingFailed(SlbError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known word nearest to `name`, or lists the known words."""
-    words = sorted(known)
-    close = get_close_matches(name, words, n=1, cutoff=0.6)
+    """A hint that names the known name nearest to `name`, or lists those known."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    if not words:
+    if not names:
         return "none is known."
-    return f"known: {', '.join(words[:20])}" + (", ..." if len(words) > 20 else ".")
+    return f"known: {', '.join(names[:20])}" + (", ..." if len(names) > 20 else ".")

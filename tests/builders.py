@@ -65,7 +65,7 @@ def tiny_study(**changes: Any) -> StudyConfig:
 
 
 def fake_row(assignment: Assignment, until: int, **changes: Any) -> dict[str, Any]:
-    """What a worker reports of `assignment` at epoch `until`: more bits and T_e near 100 are good."""
+    """What a worker reports at epoch `until`: more bits and T_e near 100 are good."""
     config = TrialConfig.from_mapping(assignment.config)
     bits = assignment.costs["average_weight_bits"]
     off = abs(math.log10(config.temperature.T_e) - 2)

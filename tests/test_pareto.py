@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slb_autotune.config.metrics import Objectives
 from slb_autotune.errors import ConfigError
-from slb_autotune.pareto import contributions, front, hypervolume, ranks
+from slb_autotune.pareto import (
+    contributions,
+    front,
+    hypervolume,
+    hypervolume_share,
+    reference_point,
+)
 
 few = settings(max_examples=60, deadline=None)  # the machine may be busy
 
@@ -81,22 +88,6 @@ def test_the_front_is_what_no_other_point_dominates(case: tuple[Points, list[str
 
 @few
 @given(instances(nan=True))
-def test_ranks_are_fronts_taken_away_one_after_the_other(case: tuple[Points, list[str]]) -> None:
-    points, directions = case
-    found = ranks(points, directions)
-    left = [i for i, row in enumerate(points) if not any(map(math.isnan, row))]
-    number = 0
-    while left:
-        mask = slow_front([points[i] for i in left], directions)
-        assert [found[i] for i in left if mask[left.index(i)]] == [number] * sum(mask)
-        left = [i for i, on in zip(left, mask, strict=True) if not on]
-        number += 1
-    missing = [i for i, row in enumerate(points) if any(map(math.isnan, row))]
-    assert all(found[i] >= number for i in missing)
-
-
-@few
-@given(instances(nan=True))
 def test_hypervolume_counts_boxes(case: tuple[Points, list[str]]) -> None:
     points, directions = case
     reference = reference_of(directions)
@@ -124,7 +115,6 @@ def test_a_contribution_is_the_volume_lost_without_the_point(
 def test_nothing_in_nothing_out(width: int) -> None:
     directions = ["minimize"] * width
     assert front([], directions).shape == (0,)
-    assert ranks([], directions).shape == (0,)
     assert hypervolume([], [1.0] * width, directions) == 0.0
     assert contributions([], [1.0] * width, directions).shape == (0,)
 
@@ -161,10 +151,9 @@ def test_the_input_is_not_changed() -> None:
     assert np.array_equal(points, before)
 
 
-@pytest.mark.parametrize("measure", [front, ranks])
-def test_a_wrong_direction_is_named(measure: object) -> None:
+def test_a_wrong_direction_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'minimize', 'maximize'.*got 'max'"):
-        measure([[1.0]], ["max"])  # type: ignore[operator]
+        front([[1.0]], ["max"])
 
 
 @pytest.mark.parametrize("points", [[1.0, 2.0], [[1.0], [2.0]], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]]])
@@ -176,3 +165,26 @@ def test_a_wrong_shape_is_named(points: object) -> None:
 def test_a_reference_of_the_wrong_length_is_named() -> None:
     with pytest.raises(ConfigError, match=r"need 2 columns.*got shape \(1, 3\)"):
         hypervolume([[1.0, 2.0]], [1.0, 2.0, 3.0], ["minimize", "minimize"])
+
+
+ACCURACY_SIZE = Objectives.of({"val_accuracy": "maximize", "size_bytes": "minimize"})
+FLOAT_COSTS = {"size_bytes": 1000, "bitops": 10, "average_weight_bits": 32.0}
+
+
+def test_the_reference_is_no_quality_at_the_float_network_s_cost() -> None:
+    assert reference_point(ACCURACY_SIZE, FLOAT_COSTS, []) == [0.0, 1000.0]
+
+
+def test_the_reference_of_a_measured_cost_is_twice_the_worst_result() -> None:
+    objectives = Objectives.of({"val_loss": "minimize", "bitops": "minimize"})
+    assert reference_point(objectives, FLOAT_COSTS, []) == []
+    results = [{"val_loss": 0.5}, {"val_loss": 1.5}]
+    assert reference_point(objectives, FLOAT_COSTS, results) == [3.0, 10.0]
+
+
+def test_the_share_is_the_part_of_the_box_from_the_reference_to_the_ideal() -> None:
+    # 80 % of the height times 90 % of the width, and nothing for what lies outside.
+    points = [[80.0, 100.0], [99.0, 1500.0]]
+    assert hypervolume_share(points, (0.0, 1000.0), ACCURACY_SIZE) == pytest.approx(0.8 * 0.9)
+    assert hypervolume_share([[100.0, 0.0]], (0.0, 1000.0), ACCURACY_SIZE) == pytest.approx(1.0)
+    assert hypervolume_share(points, (), ACCURACY_SIZE) == 0.0

@@ -29,7 +29,7 @@ def lessons(result: StudyResult) -> list[str]:
 def occupancy(result: StudyResult, slots: int) -> float | None:
     """Seconds of training / (slots x seconds), from the first trial's start to the last's end.
 
-    None for a study that was interrupted: the time between its sessions is nobody's.
+    None for a study that was interrupted: the time between its sessions is not training's.
     """
     trials = result.trials
     if (trials["attempt"] > 1).any() or trials["ended"].isna().all():
@@ -105,7 +105,8 @@ def rung_correlations(result: StudyResult) -> list[RungCorrelation]:
         return []
     stopping, seed = result.config.early_stopping, result.config.seed
     done = result.with_status("done")
-    spared = done[[is_spared(stopping, seed, int(number)) for number in done["trial"]]]
+    mask = [is_spared(stopping, seed, int(number)) for number in done["trial"]]
+    spared = done[pd.Series(mask, index=done.index, dtype=bool)]
     final = spared.set_index("trial")[metric]
     found = []
     for phase in phases(stopping, result.base.epochs)[:-1]:

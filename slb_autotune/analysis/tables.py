@@ -106,7 +106,7 @@ def read_epochs(path: Path) -> pd.DataFrame:
 def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
     texts = {name: str for name, dtype in columns.items() if dtype == "str"}
     try:
-        frame = pd.read_csv(path, dtype=texts, float_precision="round_trip")
+        frame = pd.read_csv(path, dtype=texts)
         unknown = [str(name) for name in frame.columns if name not in columns]
         if not unknown:
             return typed(frame, columns)

@@ -56,7 +56,7 @@ class _Clock(StudyListener):
 
 @contextmanager
 def _quiet_tracking() -> Iterator[None]:
-    """An idle trial has no network; it is not worth a warning that members of the front are not packed."""
+    """Without warnings that members of the front are not packed: idle trials have no network."""
     log = logging.getLogger("slb_autotune.tracking")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -65,8 +65,9 @@ class Truth:
         }
         values = np.array([self.result(trial) for trial in self.keys.values()])
         members = values[front(values, DIRECTIONS)]
-        # Less accurate than all of the front, or larger than all networks, is worth nothing; a
-        # tenth of the front's span is added so that its own ends count.
+        # Not the reference point of a study's hypervolume, from which every search would have
+        # 95 % at once: here, less accurate than all of the front, or larger than all networks, is
+        # worth nothing; a tenth of the front's span is added so that its own ends count.
         span = members.max(axis=0) - members.min(axis=0)
         self.reference = [members[:, 0].min() - span[0] / 10, values[:, 1].max() + span[1] / 10]
         self.members = members
@@ -129,7 +130,7 @@ def ours(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
         before, done, result = spent, (0, 0), None
         for phase in assignment.phases:
             run, until = phase.epochs, phase.until
-            # A rung of the same run goes on from the one before; a compressed one starts anew.
+            # A rung of the same run continues the one before; a compressed one starts again.
             spent += until - (done[1] if done[0] == run else 0)
             done = (run, until)
             row = {METRICS[0]: truth.at(trial, until, run), METRICS[1]: truth.size[trial]}
@@ -214,7 +215,7 @@ SEARCHES: dict[str, Callable[[Truth, StudyConfig, int], Iterator[Spent]]] = {
 
 
 def with_rung(config: StudyConfig) -> StudyConfig:
-    """The study with early stopping: a third goes on after a compressed quarter of the epochs."""
+    """With early stopping: a third continues after a compressed quarter of the epochs."""
     stopping = {"rungs": [0.25], "keep": 0.33}
     return StudyConfig.from_mapping({**config.to_mapping(), "early_stopping": stopping})
 
@@ -237,7 +238,7 @@ def epochs_needed(truth: Truth, search: Iterator[Spent], share: float = SHARE) -
 
 
 def compare(truth: Truth, config: StudyConfig, seeds: int) -> pd.DataFrame:
-    """A row a search: median and quartiles of the epochs it needs, and how often it never did."""
+    """One row per search: quartiles of the epochs it needs, and how often it never got there."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rows = []
     for name, search in SEARCHES.items():
@@ -251,7 +252,7 @@ def compare(truth: Truth, config: StudyConfig, seeds: int) -> pd.DataFrame:
 
 
 def rung_correlations(truth: Truth) -> pd.DataFrame:
-    """How well a small budget foretells the end, for both ways to spend it."""
+    """How well a small budget predicts the end, for both ways to spend it."""
     from slb_autotune.report.figures import compute
 
     table = compute.rung_correlations(truth.table, METRICS[0], truth.epochs)

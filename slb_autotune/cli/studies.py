@@ -194,7 +194,8 @@ def sensitivity(
     except ValueError:
         raise ConfigError(f"--bits takes numbers; got {bits!r}", "write --bits 1,2,4") from None
     from slb_autotune.report.figures import draw_sensitivity, save
-    from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+    from slb_autotune.search.allocations import best_allocations
+    from slb_autotune.search.sensitivity import measure_sensitivity
 
     folder = runs / "sensitivity" / config.updated({"method": "float"}).digest
     table = measure_sensitivity(config, choices, folder=folder)

@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class YamlDumper(yaml.SafeDumper):
-    """Quotes the words that `_Loader` would read as numbers."""
+    """Quotes the texts that `_Loader` would read as numbers."""
 
 
 for _kind in (_Loader, YamlDumper):

@@ -62,7 +62,7 @@ METHODS = Registry(
         ),
         _rival(
             "xnor",
-            "BWN's weights, and signs of activations with a scale for every place",
+            "BWN's weights, and signs of activations with a scale for every position",
             "binary:BwnWeight",
             weight_bits=(1,),
             activation="xnor",
@@ -141,7 +141,7 @@ METHODS = Registry(
         ),
         _rival(
             "syq",
-            "signs or ternary weights with a learned scale for every place of the kernel",
+            "signs or ternary weights with a learned scale for every position of the kernel",
             "syq:SyqWeight",
             weight_bits=(1, 2),
             activation="dorefa",
@@ -195,8 +195,8 @@ METHODS = Registry(
     ),
 )
 
-# `signed`: the quantiser tells negative inputs apart, so that a ReLU before it would leave it one
-# level; `quantize` takes such a ReLU out.
+# `signed`: the quantiser distinguishes negative inputs, so that a ReLU before it would leave it
+# one level; `quantize` removes such a ReLU.
 ACTIVATIONS = Registry(
     "activation quantiser",
     (
@@ -226,7 +226,7 @@ ACTIVATIONS = Registry(
         ),
         Entry(
             "xnor",
-            "sign with a scale for every place of the output (XNOR-Net), 1 bit only",
+            "sign with a scale for every position of the output (XNOR-Net), 1 bit only",
             "slb_autotune.quant.rivals.binary:XnorSign",
             {"activation_bits": (1,), "signed": True},
         ),
@@ -280,7 +280,7 @@ ACTIVATIONS = Registry(
         ),
         Entry(
             "adabin",
-            "two learned levels a layer (AdaBin), 1 bit only",
+            "two learned levels per layer (AdaBin), 1 bit only",
             "slb_autotune.quant.rivals.adabin:AdaBinActivation",
             {"activation_bits": (1,), "signed": True},
         ),

@@ -1,6 +1,6 @@
 """Named presets: the paper's recipes for each network and task, and short ones for laptops.
 
-Where the paper is silent, a recipe takes what the authors' README says; each summary tells the
+Where the paper is silent, a recipe takes what the authors' README says; each summary names the
 source. The paper's figure is the only place that prints temperatures: T_s 0.01, T_e 10.
 """
 

@@ -93,7 +93,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
-# The alternatives of a union, which pydantic adds to the place of an error.
+# The alternatives of a union, which pydantic adds to the location of an error.
 _UNION_TAGS = frozenset({"int", "float", "str", "bool", "dict[str,int]"})
 
 
@@ -121,7 +121,7 @@ def nest(values: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> di
     seen: set[str] = set()
     for name, value in values.items():
         if not isinstance(name, str):
-            raise ConfigError(f"a field's name must be a word; got {name!r}")
+            raise ConfigError(f"a field's name must be text; got {name!r}")
         name = SHORT_NAMES.get(name, name)
         if name in ("network", "data") and isinstance(value, str):
             name = f"{name}.name"

@@ -141,7 +141,7 @@ class WarmStartConfig(Section):
     uniform: bool = Field(True, description="all layers at 1, at 2, at 4 bits, where searched")
     paper: bool = Field(True, description="the paper's T_s 0.01, T_e 10, exp, where searched")
     sensitivity: int = Field(0, ge=0, description="allocations from a sensitivity analysis")
-    study: str | None = Field(None, description="an earlier study whose trials are taken over")
+    study: str | None = Field(None, description="an earlier study whose front starts this one")
 
 
 class StorageConfig(Section):
@@ -339,7 +339,7 @@ def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 def _check_value(
     base: TrialConfig, name: str, value: Scalar, space: Mapping[str, ParameterConfig]
 ) -> None:
-    """Try a value in the fixed part; what another searched field may mend is let pass."""
+    """Try a value in the fixed part; what another searched field may put right passes."""
     try:
         base.updated({name: value})
     except ConfigError as error:

@@ -311,7 +311,7 @@ class TrialConfig(Section):
             text = json.dumps(nest(values))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"{source}: {error}", "use numbers, words, lists and maps."
+                f"{source}: {error}", "use numbers, texts, lists and maps."
             ) from None
         try:
             return cls.model_validate_json(text)
@@ -321,14 +321,6 @@ class TrialConfig(Section):
     @classmethod
     def from_yaml(cls, text: str, source: str = "configuration") -> TrialConfig:
         return cls.from_mapping(parse_yaml(text, source), source)
-
-    @classmethod
-    def from_json(cls, text: str, source: str = "configuration") -> TrialConfig:
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"{source} is not JSON: {error}") from None
-        return cls.from_mapping(values, source)
 
     @classmethod
     def from_file(cls, path: Path) -> TrialConfig:
@@ -387,8 +379,8 @@ def _check_widths(
 ) -> None:
     for width in _widths_of(bits):
         if width != 32 and width not in allowed:
-            words = ", ".join(map(str, sorted({*allowed, 32})))
-            raise ValueError(f"{field} must be one of {words} with {owner}; got {width}")
+            choices = ", ".join(map(str, sorted({*allowed, 32})))
+            raise ValueError(f"{field} must be one of {choices} with {owner}; got {width}")
 
 
 def activation_name(method: str, activation: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Data sets: what they are like, and their training, validation and test parts."""
+"""Data sets: a description, and the training, validation and test splits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["DataInfo", "Split", "info", "load_test", "load_train"]
 
 
 def info(config: DataConfig) -> DataInfo:
-    """Describe the data; no image is read."""
+    """The description of the data; no image is read."""
     with _opened(config) as data_set:
         return data_set.info()
 
 
 def load_train(config: DataConfig) -> tuple[Split, Split | None]:
-    """Read the training part and the validation part (None when `val_fraction` is 0)."""
+    """The training split and the validation split (None when `val_fraction` is 0)."""
     with _opened(config) as data_set:
         return data_set.train()
 
 
 def load_test(config: DataConfig) -> Split:
-    """Read the test set."""
+    """The test set."""
     with _opened(config) as data_set:
         return data_set.test()
 
 
 @contextmanager
 def _opened(config: DataConfig) -> Iterator[DataSet]:
-    """Give the data set, and explain what the file system refuses, whichever part asks it."""
+    """The data set; an error of the file system, in any of its methods, becomes a DataError."""
     try:
         yield DATASETS[config.name].load()(config)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What every data set gives: a short description, and splits that are read in batches."""
+"""What every data set provides: a description, and splits that are read in batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slb_autotune.errors import DataError
 
 CPU = torch.device("cpu")
 
-# Where a download goes, and is found again, when data.root is not given.
+# The folder of downloads when data.root is not given.
 DOWNLOADS = Path("~/.cache/slb_autotune")
 
 
@@ -27,6 +27,11 @@ class DataInfo:
     in_channels: int
     num_classes: int | None
     image_size: int
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """The shape of one input: channels, height, width."""
+        return self.in_channels, self.image_size, self.image_size
 
 
 class Split(Protocol):
@@ -44,21 +49,21 @@ class Split(Protocol):
         """Yield inputs and targets.
 
         Without a seed: in order, nothing augmented, the last partial batch included. With one:
-        shuffled, and augmented where the split was made so, as a function of the seed alone; a
-        last partial batch is dropped unless it is the only one.
+        shuffled, and augmented if the split is, as a function of the seed alone; a last partial
+        batch is dropped unless it is the only one.
         """
         ...
 
 
 class DataSet(Protocol):
-    """What a registry entry's target makes of a configuration."""
+    """What a registry entry's target returns for a configuration."""
 
     def info(self) -> DataInfo:
         """Describe the data without reading it."""
         ...
 
     def train(self) -> tuple[Split, Split | None]:
-        """Read the training part and the validation part; no test file is read."""
+        """Read the training and validation splits; no test file is read."""
         ...
 
     def test(self) -> Split:
@@ -67,33 +72,33 @@ class DataSet(Protocol):
 
 
 class Resident:
-    """Tensors on the CPU, with a copy kept on every other device that asked for them."""
+    """Tensors on the CPU, and cached copies on the other devices that use them."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._copies = {CPU: tensors}
 
     def on(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Give the tensors on `device`."""
+        """The tensors on `device`."""
         if device not in self._copies:
             self._copies[device] = tuple(tensor.to(device) for tensor in self._copies[CPU])
         return self._copies[device]
 
 
 def full_batches(examples: int, batch_size: int) -> int:
-    """Count the batches of an epoch of training: the full ones, or one partial batch."""
+    """The number of batches per training epoch: the full ones, or one partial batch."""
     return max(1, examples // batch_size)
 
 
 def permutation(count: int, seed: int) -> Tensor:
-    """Draw an order of `count` things that depends on the seed alone."""
+    """A random order of `count` items that depends on the seed alone."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
-def split_indices(count: int, config: DataConfig, things: str) -> tuple[Tensor, Tensor | None]:
-    """Draw which of `count` training examples are for training and which for validation.
+def split_indices(count: int, config: DataConfig, items: str) -> tuple[Tensor, Tensor | None]:
+    """The indices, of `count` training examples, for training and for validation.
 
-    A smaller `train_images` gives a subset of what a larger one gives, and the validation part
-    depends on neither.
+    A smaller `train_images` selects a subset of what a larger one selects, and does not change
+    the validation split.
     """
     order = permutation(count, config.split_seed)
     held_out = max(1, round(count * config.val_fraction)) if config.val_fraction > 0 else 0
@@ -101,13 +106,13 @@ def split_indices(count: int, config: DataConfig, things: str) -> tuple[Tensor, 
     wanted = left if config.train_images is None else config.train_images
     if left < 1:
         raise DataError(
-            f"A training set of {count} {things} with data.val_fraction={config.val_fraction:g} "
+            f"A training set of {count} {items} with data.val_fraction={config.val_fraction:g} "
             "leaves nothing to train on.",
             "lower data.val_fraction, or give a larger training set.",
         )
     if wanted > left:
         raise DataError(
-            f"data.train_images asks for {wanted} {things}, but the training part has {left}.",
+            f"data.train_images asks for {wanted} {items}, but the training split has {left}.",
             f"set data.train_images to {left} or less.",
         )
     train = order[held_out : held_out + wanted].sort().values
@@ -115,5 +120,5 @@ def split_indices(count: int, config: DataConfig, things: str) -> tuple[Tensor, 
 
 
 def root_folder(config: DataConfig, default: Path) -> Path:
-    """Give the folder that `data.root` names, or the default one."""
+    """The folder that `data.root` names, or the default one."""
     return (default if config.root is None else Path(config.root)).expanduser()

@@ -1,6 +1,6 @@
 """CIFAR-10: 50,000 training and 10,000 test images, 32x32 in colour.
 
-The binary version is read here; the python version, which is made of pickles, by torchvision
+The binary version is read here; the python version, which consists of pickles, by torchvision
 after it has compared their checksums.
 """
 
@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slb_autotune.config.trial import DataConfig
-from slb_autotune.data.base import DOWNLOADS, DataInfo, Split, root_folder
+from slb_autotune.data.base import DOWNLOADS, DataInfo, root_folder
 from slb_autotune.data.download import through_torchvision
-from slb_autotune.data.memory import Recipe, TensorSplit, train_and_val
+from slb_autotune.data.memory import LabelledImages, Preprocessing
 from slb_autotune.errors import DataError
 
 BINARY = "cifar-10-batches-bin"
@@ -28,7 +27,9 @@ RECORD_BYTES = 1 + IMAGE_BYTES
 
 # Of the 50,000 training images: mean 0.49140, 0.48216, 0.44653; deviation 0.24703, 0.24349,
 # 0.26159.
-RECIPE = Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), padding=4, flip=True)
+PREPROCESSING = Preprocessing(
+    mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616), padding=4, flip=True
+)
 
 HINT = (
     f"say where {BINARY} or {PYTHON} is with --set data.root=FOLDER "
@@ -36,27 +37,14 @@ HINT = (
 )
 
 
-class Cifar10:
+class Cifar10(LabelledImages):
     """The `cifar10` data set."""
 
-    def __init__(self, config: DataConfig) -> None:
-        self._config = config
+    description = DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
+    preprocessing = PREPROCESSING
 
-    def info(self) -> DataInfo:
-        """Describe the data."""
-        return DataInfo("classification", in_channels=3, num_classes=10, image_size=32)
-
-    def train(self) -> tuple[Split, Split | None]:
-        """Read the training and validation parts."""
-        images, labels = self._read(train=True)
-        return train_and_val(images, labels, RECIPE, self._config)
-
-    def test(self) -> Split:
-        """Read the test set."""
-        images, labels = self._read(train=False)
-        return TensorSplit(images, labels, RECIPE)
-
-    def _read(self, train: bool) -> tuple[Tensor, Tensor]:
+    def read(self, train: bool) -> tuple[Tensor, Tensor]:
+        """Read the binary version where it is present, else the python version."""
         root = root_folder(self._config, DOWNLOADS)
         for folder in (root, root / BINARY):
             if (folder / TRAIN_FILES[0]).exists() or (folder / TEST_FILES[0]).exists():
@@ -72,7 +60,7 @@ class Cifar10:
 def read_binary(
     folder: Path, names: tuple[str, ...], records: int = RECORDS
 ) -> tuple[Tensor, Tensor]:
-    """Read files of `records` records each: a byte of label, then red, green and blue planes."""
+    """Read files of `records` records each: one label byte, then red, green and blue planes."""
     parts = [_read_records(folder / name, records) for name in names]
     data = torch.from_numpy(np.concatenate(parts))
     images = data[:, 1:].reshape(-1, 3, 32, 32)

@@ -1,4 +1,4 @@
-"""Data sets that torchvision can fetch and check."""
+"""Data sets that torchvision downloads and checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slb_autotune.nets.torchvision_import import import_torchvision
 
 
 def through_torchvision(name: str, root: Path, train: bool, download: bool, hint: str) -> Any:
-    """Open `torchvision.datasets.NAME`, which checks its files before it reads them."""
+    """Open `torchvision.datasets.NAME`, which verifies its files before it reads them."""
     datasets = import_torchvision().datasets
     try:
         return getattr(datasets, name)(str(root), train=train, download=download)

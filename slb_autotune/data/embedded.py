@@ -1,6 +1,6 @@
 """Files that ship inside scikit-learn's wheel.
 
-The package is found, not imported: that would take a second for every worker of a study.
+The package is located, not imported: that would take a second for every worker of a study.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def embedded_file(*parts: str) -> Path:
             return path
     raise DataError(
         f"scikit-learn has no file datasets/{'/'.join(parts)}, which this data set is read from",
-        "install it anew: pip install --force-reinstall scikit-learn",
+        "reinstall it: pip install --force-reinstall scikit-learn",
     )

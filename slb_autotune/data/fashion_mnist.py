@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slb_autotune.config.trial import DataConfig
-from slb_autotune.data.base import DOWNLOADS, DataInfo, Split, root_folder
+from slb_autotune.data.base import DOWNLOADS, DataInfo, root_folder
 from slb_autotune.data.download import through_torchvision
-from slb_autotune.data.memory import Recipe, TensorSplit, train_and_val
+from slb_autotune.data.memory import LabelledImages, Preprocessing
 from slb_autotune.errors import DataError
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -22,7 +21,7 @@ CLASSES = 10
 SIDE = 28
 
 # Of the 60,000 training images: mean 0.28604, deviation 0.35302.
-RECIPE = Recipe(mean=(0.2860,), std=(0.3530,), padding=2, flip=True)
+PREPROCESSING = Preprocessing(mean=(0.2860,), std=(0.3530,), padding=2, flip=True)
 
 HINT = (
     "install Debian's package dataset-fashion-mnist, give --set data.root=FOLDER with "
@@ -30,32 +29,20 @@ HINT = (
 )
 
 
-class FashionMnist:
+class FashionMnist(LabelledImages):
     """The `fashion_mnist` data set."""
 
-    def __init__(self, config: DataConfig) -> None:
-        self._config = config
+    description = DataInfo("classification", in_channels=1, num_classes=CLASSES, image_size=SIDE)
+    preprocessing = PREPROCESSING
 
-    def info(self) -> DataInfo:
-        """Describe the data."""
-        return DataInfo("classification", in_channels=1, num_classes=CLASSES, image_size=SIDE)
-
-    def train(self) -> tuple[Split, Split | None]:
-        """Read the training and validation parts."""
-        images, labels = self._read("train")
-        return train_and_val(images, labels, RECIPE, self._config)
-
-    def test(self) -> Split:
-        """Read the test set."""
-        images, labels = self._read("t10k")
-        return TensorSplit(images, labels, RECIPE)
-
-    def _read(self, part: str) -> tuple[Tensor, Tensor]:
+    def read(self, train: bool) -> tuple[Tensor, Tensor]:
+        """Read the files in `data.root`, from Debian's package, or from a download."""
+        part = "train" if train else "t10k"
         packaged = _find(DEBIAN, part) is not None
         root = root_folder(self._config, DEBIAN if packaged else DOWNLOADS)
         folder = _find(root, part)
         if folder is None and self._config.download:
-            through_torchvision("FashionMNIST", root, part == "train", True, HINT)
+            through_torchvision("FashionMNIST", root, train, True, HINT)
             folder = _find(root, part)
         if folder is None:
             raise DataError(
@@ -94,23 +81,23 @@ def read_part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
 def read_idx(path: Path, dimensions: int) -> Tensor:
     """Read an idx file of bytes, gzipped (`path` with .gz) or not.
 
-    Its head is the magic number 0x08DD, where DD is the number of dimensions, then the size of
+    Its header is the magic number 0x08DD, where DD is the number of dimensions, then the size of
     each dimension, all as big-endian 32-bit integers.
     """
     path, content = _read_bytes(path)
-    head = 4 * (1 + dimensions)
+    header = 4 * (1 + dimensions)
     magic = int.from_bytes(content[:4], "big")
-    if len(content) < head or magic != 0x0800 + dimensions:
+    if len(content) < header or magic != 0x0800 + dimensions:
         raise DataError(f"{path} is not an idx file of bytes in {dimensions} dimensions.", HINT)
     shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4).astype(int).tolist()
-    expected = head + int(np.prod(shape))
+    expected = header + int(np.prod(shape))
     if len(content) != expected:
         raise DataError(
             f"{path} must hold {expected} bytes, for a shape of {tuple(shape)}; "
             f"it holds {len(content)}.",
             HINT,
         )
-    pixels = np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+    pixels = np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
     return torch.from_numpy(pixels.copy())
 
 

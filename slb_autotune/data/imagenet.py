@@ -1,7 +1,7 @@
-"""ILSVRC2012, or any pictures in `root/train/<class>` and `root/val/<class>`.
+"""ILSVRC2012, or any images in `root/train/<class>` and `root/val/<class>`.
 
-The pictures are read from their files in every epoch, by DataLoader's worker processes. The
-`val` folder is the test set; the validation part is cut from `train`, as for all data sets.
+The images are read from their files in every epoch, by DataLoader's worker processes. The `val`
+folder is the test set; the validation split is taken from `train`, as for all data sets.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import CPU, DataInfo, Split, full_batches, split_indices
-from slb_autotune.data.pictures import read_picture
+from slb_autotune.data.image_files import read_image
 from slb_autotune.errors import DataError
 from slb_autotune.nets.torchvision_import import import_torchvision
 
 SIZE = 224
 
-# The figures in general use for ImageNet.
+# The values in general use for ImageNet.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 HINT = (
@@ -32,7 +32,7 @@ HINT = (
     "ILSVRC2012 is at https://image-net.org."
 )
 
-# The path of a picture, and its class.
+# The path of an image, and its class.
 Sample = tuple[str, int]
 
 
@@ -43,7 +43,7 @@ class ImageNet:
         self._config = config
 
     def info(self) -> DataInfo:
-        """Describe the data; the class folders are counted."""
+        """The description of the data; the class folders are counted."""
         return DataInfo(
             "classification",
             in_channels=3,
@@ -52,7 +52,7 @@ class ImageNet:
         )
 
     def train(self) -> tuple[Split, Split | None]:
-        """List the pictures of the training and validation parts."""
+        """List the images of the training and validation splits."""
         samples = _samples(self._folder("train"))
         train, val = split_indices(len(samples), self._config, "images")
         training = self._split([samples[index] for index in train.tolist()], self._config.augment)
@@ -61,13 +61,13 @@ class ImageNet:
         return training, self._split([samples[index] for index in val.tolist()], augment=False)
 
     def test(self) -> Split:
-        """List the pictures of the `val` folder."""
+        """List the images of the `val` folder."""
         known, found = (_classes(self._folder(part)) for part in ("train", "val"))
         if known != found:
-            odd = sorted(set(known) ^ set(found))
+            different = sorted(set(known) ^ set(found))
             raise DataError(
                 f"{self._folder('val')} must have the classes of {self._folder('train')}; "
-                f"{len(odd)} differ, the first is {odd[0]!r}.",
+                f"{len(different)} differ, the first is {different[0]!r}.",
                 HINT,
             )
         return self._split(_samples(self._folder("val")), augment=False)
@@ -100,12 +100,12 @@ def _samples(folder: Path) -> list[Sample]:
     try:
         samples: list[Sample] = import_torchvision().datasets.ImageFolder(str(folder)).samples
     except FileNotFoundError as error:
-        raise DataError(f"A class folder of {folder} has no picture: {error}", HINT) from error
+        raise DataError(f"A class folder of {folder} has no image: {error}", HINT) from error
     return samples
 
 
 class FolderSplit:
-    """Labelled picture files."""
+    """Labelled image files."""
 
     def __init__(self, samples: Sequence[Sample], size: int, augment: bool, workers: int) -> None:
         self._samples = samples
@@ -117,7 +117,7 @@ class FolderSplit:
         return len(self._samples)
 
     def steps(self, batch_size: int) -> int:
-        """How many batches a training epoch has."""
+        """The number of batches per training epoch."""
         return full_batches(len(self._samples), batch_size)
 
     def batches(
@@ -131,7 +131,7 @@ class FolderSplit:
             shuffled = torch.randperm(len(self._samples), generator=generator)
             order = shuffled[: self.steps(batch_size) * batch_size].tolist()
         loader = DataLoader(
-            _Pictures(self._samples, self._size, seed if self._augment else None),
+            _Images(self._samples, self._size, seed if self._augment else None),
             batch_size=batch_size,
             sampler=order,
             num_workers=self._workers,
@@ -146,11 +146,11 @@ class FolderSplit:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-class _Pictures(Dataset[tuple[Tensor, int] | DataError]):
-    """The prepared pictures; augmented by (seed, index) alone, whichever process reads them.
+class _Images(Dataset[tuple[Tensor, int] | DataError]):
+    """Prepared images, augmented as a function of (seed, index) in whichever process reads them.
 
-    A picture that cannot be read is returned as an error: raised in a worker, it would arrive
-    with the worker's traceback for a message.
+    The error of an image that cannot be read is returned: raised in a worker, its message would
+    arrive as the worker's traceback.
     """
 
     def __init__(self, samples: Sequence[Sample], size: int, seed: int | None) -> None:
@@ -161,17 +161,17 @@ class _Pictures(Dataset[tuple[Tensor, int] | DataError]):
     def __getitem__(self, index: int) -> tuple[Tensor, int] | DataError:
         path, label = self._samples[index]
         try:
-            picture = read_picture(Path(path)).convert("RGB")
+            image = read_image(Path(path)).convert("RGB")
         except DataError as error:
             return error
         transform = _transform(self._size, self._seed is not None)
         if self._seed is None:
-            return transform(picture), label
-        # Torchvision draws from the global generator: lend it, and put it back as it was.
+            return transform(image), label
+        # Torchvision draws from the global generator, which is restored afterwards.
         mixed = np.random.SeedSequence((self._seed, index)).generate_state(1, np.uint64)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(mixed[0]))
-            return transform(picture), label
+            return transform(image), label
 
 
 @cache

@@ -12,8 +12,8 @@ from slb_autotune.data.embedded import embedded_file
 
 PHOTOS = ("china.jpg", "flower.jpg")
 
-# 427x640 pixels make 3 rows of 4 tiles of 142x160. Each tile is blurred on its own, so that
-# nothing of one is seen in another.
+# 427x640 pixels give 3 rows of 4 tiles of 142x160. Each tile is blurred separately, so that no
+# pixel of one leaks into another.
 ROWS, COLUMNS = 3, 4
 
 # Three tiles of each photograph, one in every row.
@@ -27,24 +27,24 @@ class Photos:
         self._config = config
 
     def info(self) -> DataInfo:
-        """Describe the data."""
+        """The description of the data."""
         return super_resolution.describe(self._config)
 
     def train(self) -> tuple[Split, Split | None]:
-        """Give patches of the training tiles, and whole validation tiles."""
+        """Patches of the training tiles, and whole validation tiles."""
         tiles = [tile for number, tile in _tiles() if number not in TEST_TILES]
         sizes = [(tile.shape[0], tile.shape[1]) for tile in tiles]
         return super_resolution.train_and_val(sizes, tiles.__getitem__, self._config)
 
     def test(self) -> Split:
-        """Give the test tiles, whole."""
+        """The test tiles, whole."""
         tiles = [tile for number, tile in _tiles() if number in TEST_TILES]
         names = [f"tile {index}" for index in range(len(tiles))]
-        return super_resolution.whole_pictures(names, tiles.__getitem__, self._config)
+        return super_resolution.whole_images(names, tiles.__getitem__, self._config)
 
 
 def _tiles() -> list[tuple[int, Tensor]]:
-    """Give every tile, with its number in its photograph."""
+    """Every tile, with its number in its photograph."""
     tiles = []
     for name in PHOTOS:
         with Image.open(embedded_file("images", name)) as photo:

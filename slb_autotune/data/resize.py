@@ -11,21 +11,21 @@ KERNEL_WIDTH = 4.0
 
 
 def imresize(image: Tensor, scale: float) -> Tensor:
-    """Resize the last two dimensions by `scale`, antialiased where the picture shrinks."""
+    """Resize the last two dimensions by `scale`; downscaling is antialiased."""
     rows = _weights(image.shape[-2], scale).to(image)
     columns = _weights(image.shape[-1], scale).to(image)
     return rows @ image @ columns.T
 
 
 def _weights(size: int, scale: float) -> Tensor:
-    """Give the matrix (new size, size) that resizes one dimension.
+    """The matrix (new size, size) that resizes one dimension.
 
-    Output pixel x has its centre at u = (x + 1/2) / scale - 1/2 of the input. Pixels outside the
-    picture are those of its mirror image (symmetric padding), and each row adds up to 1.
+    Output pixel x has its centre at u = (x + 1/2) / scale - 1/2 of the input. The image is padded
+    symmetrically by its mirror image, and each row sums to 1.
     """
     # 1/scale is seldom exact: without the small term 255 * (1/3) might have 86 pixels.
     new_size = math.ceil(size * scale - 1e-9)
-    # When it shrinks, the kernel is stretched over 1/scale pixels: that is the antialiasing.
+    # For downscaling the kernel is stretched over 1/scale pixels: that is the antialiasing.
     stretch = min(scale, 1.0)
     width = KERNEL_WIDTH / stretch
     centre = (torch.arange(new_size, dtype=torch.float64) + 0.5) / scale - 0.5

@@ -1,8 +1,9 @@
-"""Networks as plain float modules; `build_network` makes one by name."""
+"""Networks as plain float modules; `build_network` builds one by name."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -21,34 +22,18 @@ def build_network(
 ) -> nn.Module:
     """The float network that `config` names, fitted to the data.
 
-    `torchvision:NAME` and `module:function` go the same way as our own; a function is given
-    those of width, in_channels, num_classes and image_size that it accepts.
+    `torchvision:NAME` and `module:function` are handled like our own; a function is given those
+    of width, in_channels, num_classes and image_size that it accepts.
     """
     function = _find(config.name)
-    fitted: dict[str, Any] = {
+    from_data = {
         "in_channels": in_channels,
         "num_classes": num_classes,
         "image_size": image_size,
     }
-    accepted = inspect.signature(function).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
-    arguments = {name: value for name, value in fitted.items() if name in accepted}
-    if takes_any and num_classes is not None:
-        arguments["num_classes"] = num_classes
-    if num_classes is None:
-        arguments.pop("num_classes", None)
-    chosen: dict[str, Any] = dict(config.options)
-    if config.width is not None:
-        chosen["width"] = config.width
-    for name in chosen:
-        if name in fitted:
-            raise ConfigError(f"network.options: {name} comes from the data set", "leave it out.")
-        if name not in accepted and not takes_any:
-            known = nearest(name, accepted)
-            hint = "give --set network.width=null." if name == "width" else known
-            raise ConfigError(f"network {config.name!r} has no option {name!r}", hint)
+    arguments = _arguments(function, config, from_data)
     try:
-        network = function(**{**arguments, **chosen})
+        network = function(**arguments)
     except TypeError as error:
         raise ConfigError(
             f"network {config.name!r} cannot be built: {error}",
@@ -59,6 +44,30 @@ def build_network(
     if not isinstance(network, nn.Module):
         raise ConfigError(f"network {config.name!r} gave a {type(network).__name__}, not a Module")
     return network
+
+
+def _arguments(
+    function: Callable[..., Any], config: NetworkConfig, from_data: Mapping[str, int | None]
+) -> dict[str, Any]:
+    """The keywords for `function`; a function of any keywords gets the number of classes alone."""
+    accepted = inspect.signature(function).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    fitted = {
+        name: value
+        for name, value in from_data.items()
+        if value is not None and (name in accepted or (takes_any and name == "num_classes"))
+    }
+    chosen: dict[str, Any] = dict(config.options)
+    if config.width is not None:
+        chosen["width"] = config.width
+    for name in chosen:
+        if name in from_data:
+            raise ConfigError(f"network.options: {name} comes from the data set", "leave it out.")
+        if name not in accepted and not takes_any:
+            known = nearest(name, accepted)
+            hint = "give --set network.width=null." if name == "width" else known
+            raise ConfigError(f"network {config.name!r} has no option {name!r}", hint)
+    return {**fitted, **chosen}
 
 
 def _find(name: str) -> Any:
@@ -77,7 +86,7 @@ def _find(name: str) -> Any:
             ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
-        known = [word for word in dir(module) if not word.startswith("_")]
+        known = [other for other in dir(module) if not other.startswith("_")]
         raise ConfigError(
             f"network {name!r}: no function {attribute!r}", nearest(attribute, known)
         )

@@ -1,4 +1,4 @@
-"""The unit that the networks are built of: a convolution, its activation and its BN."""
+"""The building block of the networks: a convolution, its activation and its BN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UnitOrder = Literal["conv_bn_relu", "conv_prelu_bn"]
 
 
 def conv(in_channels: int, channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias that keeps the picture's size at stride 1, kaiming-normal."""
+    """A convolution without bias that keeps the image's size at stride 1, kaiming-normal."""
     layer = nn.Conv2d(in_channels, channels, kernel, stride, kernel // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

@@ -10,7 +10,7 @@ from slb_autotune.nets.blocks import UnitOrder, conv, unit
 class BiRealUnit(nn.Module):
     """One 3x3 convolution with a shortcut of its own.
 
-    Where the unit shrinks the picture, the shortcut averages 2x2 pixels and widens by a 1x1
+    Where the unit downsamples, the shortcut averages 2x2 pixels and adds channels by a 1x1
     convolution.
     """
 
@@ -69,6 +69,6 @@ def resnet18(
     """ResNet18 with Bi-Real shortcuts; the block order is that of the authors' README.
 
     Without an activation between convolutions a network of float activations would be linear:
-    the PReLU of that order is what the sign is in Bi-Real Net.
+    the PReLU of that order has the role that the sign has in Bi-Real Net.
     """
     return ResNet18(width, in_channels, num_classes, order)

@@ -10,10 +10,10 @@ from slb_autotune.nets.blocks import UnitOrder, unit
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around which the input goes unchanged.
+    """Two 3x3 convolutions with an identity shortcut.
 
-    The shortcut has no parameters (option A): where the block shrinks the picture it takes every
-    second pixel and pads the new channels with zeros.
+    The shortcut has no parameters (option A): where the block downsamples, it takes every second
+    pixel and pads the new channels with zeros.
     """
 
     def __init__(self, in_channels: int, channels: int, stride: int, order: UnitOrder) -> None:
@@ -77,8 +77,8 @@ def resnet20(
 ) -> ResNet20:
     """ResNet20; `order` "conv_prelu_bn" is the block order of the authors' README.
 
-    With other numbers of blocks in a stage it is another of the family: 5 make ResNet32, 9 make
-    ResNet56, and 1 makes ResNet8.
+    `blocks` per stage select another network of the family: 5 for ResNet32, 9 for ResNet56, 1 for
+    ResNet8.
     """
     if blocks < 1:
         raise ConfigError(f"blocks must be at least 1; got {blocks}")

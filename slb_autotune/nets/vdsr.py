@@ -9,10 +9,10 @@ from slb_autotune.nets.blocks import conv
 
 
 class Vdsr(nn.Module):
-    """A chain of 3x3 convolutions that adds detail to an enlarged picture.
+    """A chain of 3x3 convolutions that adds detail to an upscaled image.
 
     As published it has no BN; its quantised form has a state BN after each quantised convolution,
-    and the last convolution stays float unless it is taken off `keep_float`.
+    and the last convolution stays float unless it is removed from `keep_float`.
     """
 
     keep_float = ("tail",)
@@ -28,11 +28,11 @@ class Vdsr(nn.Module):
             self.body.add_module(f"conv{i + 1}", conv(width, width, 3))
         self.relu = nn.ReLU(inplace=True)
         self.tail = conv(width, in_channels, 3)
-        # No residual at first: training starts from the enlarged picture, not from noise.
+        # No residual at first: training starts from the upscaled image, not from noise.
         nn.init.zeros_(self.tail.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The picture with its residual added."""
+        """The image with its residual added."""
         return x + self.tail(self.relu(self.body(self.head(x))))
 
 

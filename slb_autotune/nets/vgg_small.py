@@ -9,7 +9,7 @@ from slb_autotune.nets.blocks import conv
 
 
 class VggSmall(nn.Module):
-    """Three pairs of convolutions, the picture halved after each pair, and one linear layer."""
+    """Three pairs of convolutions, each followed by 2x2 pooling, and one linear layer."""
 
     def __init__(self, width: int, in_channels: int, num_classes: int, image_size: int) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Plan:
             f"trials     {self.trials}, {self.slots} at once, {self.epochs_per_trial} epochs each "
             "if none is stopped early",
             f"step       {1e3 * self.step_seconds:.1f} ms measured, {self.steps_per_epoch} steps "
-            "an epoch",
+            "per epoch",
             f"time       about {duration(self.seconds)}, validation aside",
             f"memory     {self.memory_bytes * self.slots / 1e6:,.0f} MB for parameters, gradients "
             "and optimiser state of all slots",

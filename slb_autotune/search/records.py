@@ -1,4 +1,4 @@
-"""A study as plain records, for whoever follows or reads it: no Ray and no Optuna in here."""
+"""A study as plain records, for what follows or reads it: no Ray and no Optuna in here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Optuna's samplers by name, seeded for each trial by the study's seed and the trial's number.
 
-A sampler is built anew before every trial, so a study that was killed and goes on draws what it
+A sampler is built anew before every trial, so a study that was killed and resumed draws what it
 would have drawn.
 """
 

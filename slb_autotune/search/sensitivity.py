@@ -1,4 +1,4 @@
-"""Warm starts for mixed precision: what each layer alone costs at each bit-width.
+"""Sensitivity of a network's layers: how much loss each one alone costs at each bit-width.
 
 From one trained float network, a layer's weights become s v, the nearest values of V under one
 scale s, while all other layers stay float; the BN statistics are estimated again and the
@@ -6,25 +6,22 @@ validation loss is measured:
 
     cost(layer, bits) = loss(layer alone at bits) - loss(float network)
 
-The costs are taken to add up, so the best allocation for a size is a multiple-choice knapsack,
-which is solved exactly.
+`allocations.py` chooses the bits of all layers from these costs.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slb_autotune import data
@@ -47,13 +44,13 @@ from slb_autotune.version import VERSION
 COLUMNS = ("layer", "bits", "loss", "cost", "bytes")
 FLOAT = 32
 
-# Scales that are tried, on so many weights, before the best of them is refined on all.
+# `best_scale` tries this many scales on a sample of the weights, then refines the best on all.
 _SCALES = 40
 _SAMPLE = 2**16
 _REFINEMENTS = 20
 
-# Training images that stand in for a validation part where there is none.
-_STAND_INS = 1000
+# Training images that replace the validation split where there is none.
+_SUBSTITUTE_IMAGES = 1000
 
 
 def measure_sensitivity(
@@ -64,14 +61,13 @@ def measure_sensitivity(
     batches: int = 10,
     progress: Callable[[int, int], object] | None = None,
 ) -> pd.DataFrame:
-    """A row for each layer and width: layer, bits, loss, cost, bytes.
+    """One row per layer and width: layer, bits, loss, cost, bytes.
 
-    The float version of `config` is trained in `folder / "float"`, where a killed run goes on and
-    a finished one is used as it is. BN statistics come from `batches` training batches, the same
-    for every row. `bytes` are those of the layer's weights, ceil(weights * bits / 8). The table
-    is kept in `folder / "sensitivity.csv"` and read again by a call with the same inputs; inputs
-    that differ replace it, and another float run in that folder. `progress(done, total)` is
-    called after each measurement.
+    The float version of `config` is trained in `folder / "float"`; a killed run is resumed and a
+    finished one reused. BN statistics come from `batches` training batches, the same for every
+    row. `bytes` are those of the layer's weights, ceil(weights * bits / 8). The table is cached
+    in `folder / "sensitivity.csv"`; a call with other inputs overwrites it, and the float run of
+    another configuration. `progress(done, total)` is called after each measurement.
     """
     widths = _checked_widths(choices)
     if batches < 1:
@@ -85,70 +81,16 @@ def measure_sensitivity(
     network = _float_network(config, folder / "float", device)
     with isolated(config.threads, device):
         probe = Probe.of(network, config, batches, device)
-        table = _measure_layers(probe, widths, progress)
+        table = measure_layers(probe, widths, progress)
     cache.write(table)
     return table
 
 
-def best_allocations(table: pd.DataFrame, sizes: int = 5) -> list[dict[str, int]]:
-    """The best bits of every layer at `sizes` budgets, from the smallest total to the largest.
-
-    The budgets are spread evenly in log bytes. At each the sum of max(cost, 0) is the least there
-    is: a cost below 0 is noise, and noise must not be paid for with bits. Of equal sums the one
-    of fewer bytes is taken. An allocation that is best at several budgets stands once.
-    """
-    if sizes < 1:
-        raise ConfigError(f"sizes must be at least 1; got {sizes}")
-    if table.empty:
-        raise ConfigError("the table of sensitivities is empty", "measure at least one layer.")
-    costs: dict[str, dict[int, float]] = {}
-    bytes_: dict[str, dict[int, int]] = {}
-    columns = (table[name].tolist() for name in ("layer", "bits", "cost", "bytes"))
-    for layer, bits, cost, size in zip(*columns, strict=True):
-        # Written so that a NaN stays one, and is refused below.
-        costs.setdefault(layer, {})[bits] = 0.0 if cost < 0 else cost
-        bytes_.setdefault(layer, {})[bits] = size
-    smallest = sum(min(row.values()) for row in bytes_.values())
-    largest = sum(max(row.values()) for row in bytes_.values())
-    front = _Front.of(costs, bytes_, largest)
-    # Powers round: a budget a hair below a whole number of bytes is meant to be that number.
-    budgets = np.geomspace(smallest, largest, sizes) * (1 + 1e-12)
-    chosen = np.unique(np.searchsorted(front.bytes_, budgets, side="right") - 1)
-    return [front.allocation(index) for index in chosen.tolist()]
-
-
-def knapsack(
-    costs: Mapping[str, Mapping[int, float]],
-    bytes_: Mapping[str, Mapping[int, int]],
-    budget: int,
-) -> dict[str, int]:
-    """The bits of every layer with the least total cost within `budget` bytes; exact.
-
-        minimise sum_l cost(l, b_l)   subject to   sum_l bytes(l, b_l) <= budget
-
-    Layer by layer all partial allocations are extended by all widths, and only those are dropped
-    that another one matches or beats in both bytes and cost, or that cannot stay within the
-    budget. Whatever completes a dropped one completes the other no worse, so nothing is lost:
-    bytes are whole numbers, and adding the same cost to both never turns their order round, in
-    floating point either. No list is longer than (budget - smallest total) / g + 1, with g the
-    greatest common divisor of the differences between the widths' bytes. Of equal costs the
-    allocation of fewer bytes is taken. Costs may be negative.
-    """
-    front = _Front.of(costs, bytes_, budget)
-    return front.allocation(len(front.bytes_) - 1)
-
-
-def sensitivity_order(table: pd.DataFrame) -> list[str]:
-    """The layers from the most to the least sensitive, by their mean cost over the widths."""
-    means = table.groupby("layer", sort=False)["cost"].mean()
-    return [str(name) for name in means.sort_values(ascending=False, kind="stable").index]
-
-
 def best_scale(weight: Tensor, bits: int) -> float:
-    """The s that makes the squared error of s Q(weight / s) small, Q the nearest value of V.
+    """The scale s for a small squared error of s Q(weight / s), Q the nearest value of V.
 
-    The best of 40 scales, then in turns q = Q(weight / s) and s = <weight, q> / <q, q>, neither
-    of which can raise the error. At 1 bit that is the exact optimum, the mean of |weight|.
+    The best of 40 scales, then alternately q = Q(weight / s) and s = <weight, q> / <q, q>,
+    neither of which can raise the error. At 1 bit that is the exact optimum, the mean of |weight|.
     """
     weight = _precise(weight).flatten()
     values = value_set(bits).double()
@@ -172,7 +114,7 @@ def best_scale(weight: Tensor, bits: int) -> float:
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
-    """Every weight as the nearest of s V, with the layer's best scale s."""
+    """Every weight rounded to the nearest of s V, with the layer's best scale s."""
     scale = best_scale(weight, bits)
     if scale == 0.0:
         return weight.detach().clone()
@@ -181,7 +123,7 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 
 
 def _precise(weight: Tensor) -> Tensor:
-    """In double precision, on the CPU: not every device has it."""
+    """The weight in double precision, on the CPU: not every device supports it."""
     return weight.detach().cpu().double()
 
 
@@ -194,7 +136,7 @@ def _nearest(scaled: Tensor, values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Probe:
-    """A trained float network, and the data on which a change of its weights is judged."""
+    """A trained float network, and the data on which changes of its weights are measured."""
 
     network: nn.Module
     config: TrialConfig
@@ -206,19 +148,18 @@ class Probe:
     def of(
         cls, network: nn.Module, config: TrialConfig, batches: int, device: torch.device
     ) -> Probe:
-        """Draw the batches for the BN statistics and find the validation part."""
+        """Draw the batches for the BN statistics and load the validation split."""
         training, validation = data.load_train(config.data)
         seed = derive_seed(config.seed, "sensitivity", 0)
         drawn = islice(training.batches(config.batch_size, seed, device), batches)
         inputs = [formatted(x, config) for x, _ in drawn]
-        split = _stand_in(config) if validation is None else validation
+        split = _substitute(config) if validation is None else validation
         return cls(network, config, data.info(config.data), inputs, split)
 
     def layers(self) -> list[str]:
         """The layers whose bits can be set, in the order in which they run."""
-        side = self.info.image_size
         device = next(self.network.parameters()).device
-        example = torch.zeros(1, self.info.in_channels, side, side, device=device)
+        example = torch.zeros(1, *self.info.input_shape, device=device)
         return quantisable_layers(self.network, example, keep_float=self.config.keep_float)
 
     def weight(self, layer: str) -> nn.Parameter:
@@ -227,14 +168,14 @@ class Probe:
 
     @torch.no_grad()
     def loss(self, layer: str | None = None, bits: int = FLOAT) -> float:
-        """Validation loss with `layer` alone at `bits`; the network is left bit for bit as it was.
+        """Validation loss with `layer` alone at `bits`; the network is restored bit for bit.
 
         The state BNs of a float network use their continuous statistics.
         """
         norms = state_norms(self.network)
-        borrowed = [t for norm in norms for t in (norm.running_mean_c, norm.running_var_c)]
+        buffers = [t for norm in norms for t in (norm.running_mean_c, norm.running_var_c)]
         weight = None if layer is None else self.weight(layer)
-        with _restored(borrowed if weight is None else [weight, *borrowed]):
+        with _restored(buffers if weight is None else [weight, *buffers]):
             if weight is not None:
                 weight.copy_(rounded(weight, bits))
             if norms:
@@ -247,7 +188,7 @@ class Probe:
 
 @contextmanager
 def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Put the tensors back as they were, whatever happens."""
+    """Restore the tensors afterwards, also after an error."""
     saved = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
@@ -257,9 +198,10 @@ def _restored(tensors: Iterable[Tensor]) -> Iterator[None]:
                 tensor.copy_(before)
 
 
-def _measure_layers(
-    probe: Probe, widths: list[int], progress: Callable[[int, int], object] | None
+def measure_layers(
+    probe: Probe, widths: Sequence[int], progress: Callable[[int, int], object] | None = None
 ) -> pd.DataFrame:
+    """The table of `measure_sensitivity`; a loss that is not finite costs infinity."""
     layers = probe.layers()
     if not layers:
         raise ConfigError(
@@ -275,7 +217,7 @@ def _measure_layers(
         done += 1
         if progress is not None:
             progress(done, total)
-        # A layer that breaks the network costs more than anything can make good.
+        # No other layer can make up for one that breaks the network.
         return loss if math.isfinite(loss) else math.inf
 
     base = measured()
@@ -294,7 +236,7 @@ def _measure_layers(
 
 
 def _float_network(config: TrialConfig, folder: Path, device: torch.device) -> nn.Module:
-    """The trained float network; a run of another configuration gives way."""
+    """The trained float network; a run of another configuration is deleted."""
     files = RunFolder(folder)
     if files.config_path.exists() and files.config().digest != config.digest:
         files.clear()
@@ -314,8 +256,8 @@ def _checked_widths(choices: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Held:
-    """A few examples, held in memory."""
+class _Examples:
+    """A split of a few examples in memory, already prepared."""
 
     x: Tensor
     y: Tensor
@@ -329,25 +271,25 @@ class _Held:
     def batches(
         self, batch_size: int, seed: int | None = None, device: torch.device = CPU
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """In order; a seed changes nothing."""
+        """Yield the examples in order; a seed changes nothing."""
         for x, y in zip(self.x.split(batch_size), self.y.split(batch_size), strict=True):
             yield x.to(device), y.to(device)
 
 
-def _stand_in(config: TrialConfig) -> data.Split:
-    """Up to 1000 training images, none augmented.
+def _substitute(config: TrialConfig) -> data.Split:
+    """Up to 1000 training images without augmentation, in place of a validation split.
 
-    They are drawn from all over the set: where files are sorted by class, the first thousand may
-    be of one class alone.
+    They are drawn from the whole set: where files are sorted by class, the first thousand may be
+    of one class alone.
     """
     training, _ = data.load_train(config.updated({"data.augment": False}).data)
-    count = min(_STAND_INS, len(training))
+    count = min(_SUBSTITUTE_IMAGES, len(training))
     x, y = next(training.batches(count, derive_seed(config.seed, "stand-in", 0)))
-    return _Held(x, y)
+    return _Examples(x, y)
 
 
 class _Cache:
-    """The table in a folder, and beside it the inputs that it was made from."""
+    """The table in a folder, and beside it the inputs that it was computed from."""
 
     def __init__(self, folder: Path, key: dict[str, object]) -> None:
         self.table_path = folder / "sensitivity.csv"
@@ -355,7 +297,7 @@ class _Cache:
         self.key = key
 
     def read(self) -> pd.DataFrame | None:
-        """The table, or None where there is none of these inputs."""
+        """The table, or None where there is none for these inputs."""
         try:
             found = json.loads(self.key_path.read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -372,89 +314,8 @@ class _Cache:
         )
 
     def write(self, table: pd.DataFrame) -> None:
-        """Keep the table; the inputs come last, so that they never stand beside another table."""
+        """Save the table, then the inputs: a kill in between never pairs them with another."""
         self.key_path.unlink(missing_ok=True)
         write_atomically(self.table_path, table.to_csv(index=False).encode())
         text = json.dumps({**self.key, "version": VERSION}, indent=2)
         write_atomically(self.key_path, text.encode())
-
-
-@dataclass(frozen=True)
-class _Front:
-    """All allocations that no other beats: bytes rise, costs fall.
-
-    For each layer `parents` says which partial allocation an entry extends, `widths` by what.
-    """
-
-    layers: list[str]
-    bytes_: NDArray[np.int64]
-    costs: NDArray[np.float64]
-    parents: list[NDArray[np.int64]]
-    widths: list[NDArray[np.int64]]
-
-    @classmethod
-    def of(
-        cls,
-        costs: Mapping[str, Mapping[int, float]],
-        bytes_: Mapping[str, Mapping[int, int]],
-        budget: int,
-    ) -> _Front:
-        """Merge layer by layer, keeping the non-dominated ones that can stay within the budget."""
-        _check_options(costs, bytes_)
-        rest = sum(min(row.values()) for row in bytes_.values())
-        if rest > budget:
-            raise ConfigError(
-                f"the smallest allocation takes {rest} bytes; the budget is {budget}",
-                "raise the budget, offer fewer bits, or take a narrower network.",
-            )
-        front = cls([], np.zeros(1, np.int64), np.zeros(1), [], [])
-        for layer, row in costs.items():
-            rest -= min(bytes_[layer].values())
-            front = front._extended(layer, row, bytes_[layer], budget - rest)
-        return front
-
-    def _extended(
-        self, layer: str, costs: Mapping[int, float], bytes_: Mapping[int, int], room: int
-    ) -> _Front:
-        """Every entry with every width of one more layer, without what is beaten or too large."""
-        widths = np.array(sorted(costs), np.int64)
-        extra_bytes = np.array([bytes_[bits] for bits in widths.tolist()], np.int64)
-        extra_costs = np.array([costs[bits] for bits in widths.tolist()], np.float64)
-        total = (extra_bytes[:, None] + self.bytes_).ravel()
-        cost = (self.costs + extra_costs[:, None]).ravel()
-        order = np.lexsort((cost, total))
-        order = order[total[order] <= room]
-        least = np.minimum.accumulate(cost[order])
-        order = order[np.append(True, cost[order][1:] < least[:-1])]
-        choice, parent = np.divmod(order, len(self.bytes_))
-        return _Front(
-            [*self.layers, layer],
-            total[order],
-            cost[order],
-            [*self.parents, parent],
-            [*self.widths, widths[choice]],
-        )
-
-    def allocation(self, index: int) -> dict[str, int]:
-        """The bits of every layer of one entry, followed back from the last layer."""
-        bits: dict[str, int] = {}
-        for layer, parents, widths in zip(
-            reversed(self.layers), reversed(self.parents), reversed(self.widths), strict=True
-        ):
-            bits[layer] = int(widths[index])
-            index = int(parents[index])
-        return {layer: bits[layer] for layer in self.layers}
-
-
-def _check_options(
-    costs: Mapping[str, Mapping[int, float]], bytes_: Mapping[str, Mapping[int, int]]
-) -> None:
-    for layer in {**costs, **bytes_}:
-        widths = set(costs.get(layer, ()))
-        if not widths or widths != set(bytes_.get(layer, ())):
-            raise ConfigError(
-                f"layer {layer!r} must have both a cost and bytes at each of its widths; got "
-                f"costs at {sorted(widths)} and bytes at {sorted(bytes_.get(layer, ()))}"
-            )
-        if any(math.isnan(cost) for cost in costs[layer].values()):
-            raise ConfigError(f"a cost of layer {layer!r} is not a number", "measure it again.")

@@ -8,8 +8,9 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution
 
+from slb_autotune.search.allocations import best_allocations
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.sensitivity import best_allocations, measure_sensitivity
+from slb_autotune.search.sensitivity import measure_sensitivity
 from slb_autotune.search.space import contains, smallest
 from slb_autotune.search.storage import read_study
 

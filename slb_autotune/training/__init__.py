@@ -1,1 +1,1 @@
-"""One trial: training by Algorithm 1 of the paper, its folder, and what the network is worth."""
+"""One trial: training by Algorithm 1 of the paper, the run's folder, and evaluation."""

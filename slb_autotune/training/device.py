@@ -1,4 +1,4 @@
-"""The machine a trial runs on: its device, its free memory, its threads."""
+"""The device of a trial, free memory, and the threads and random state of the process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch
 
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -34,7 +37,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def check_precision(config: TrialConfig, device: torch.device) -> None:
-    """Refuse mixed precision that the device does not have."""
+    """Refuse mixed precision that the device does not support."""
     if config.amp == "fp16" and device.type != "cuda":
         raise ConfigError(f"amp: fp16 needs CUDA; this is {device.type}", "use amp: off.")
 
@@ -43,34 +46,33 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes free on the device, within the container's limit; None where that is not known."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    found = [value for value in (_available_memory(), _container_room()) if value is not None]
+    found = [value for value in (_host_memory(), _container_memory()) if value is not None]
     return min(found, default=None)
 
 
-def _available_memory() -> int | None:
+def _host_memory() -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = MEMINFO.read_text().splitlines()
         line = next(line for line in lines if line.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
     except (OSError, StopIteration, ValueError):
         return None
 
 
-def _container_room() -> int | None:
-    group = Path("/sys/fs/cgroup")
+def _container_memory() -> int | None:
     try:
-        limit = int((group / "memory.max").read_text())
-        return limit - int((group / "memory.current").read_text())
+        limit = int((CGROUP / "memory.max").read_text())
+        return limit - int((CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return None
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep the memory it frees, for a process of ours that trains on the CPU.
+    """Make the allocator keep freed memory, in a process that only trains on the CPU.
 
-    Every step frees all activations and asks for the same again; glibc hands the large ones back
-    to the system in between, and the page faults of getting them anew take up to a tenth of a
-    step. Elsewhere than on glibc this does nothing.
+    Every step frees all activations and allocates the same again; glibc returns the large ones to
+    the system in between, and the page faults of the next allocation take up to a tenth of a
+    step. Without glibc this does nothing.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -83,7 +85,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def isolated(threads: int, device: torch.device) -> Iterator[None]:
-    """Run with so many threads, and leave the process's threads and random state as they were."""
+    """Run with `threads` threads; restore the process's threads and random state afterwards."""
     before = torch.get_num_threads()
     index = [device.index or 0] if device.type == "cuda" else []
     torch.set_num_threads(threads)

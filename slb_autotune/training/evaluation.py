@@ -1,4 +1,4 @@
-"""What a trained network is worth: on the validation part, and at the end on the test set."""
+"""Metrics of a trained network: on the validation split, and of a finished run on the test set."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def load_run(folder: Path | str, device: torch.device) -> tuple[TrialConfig, nn.
         done = 0 if state is None else state["epoch"]
         raise CheckpointError(
             f"the run in {files.path} has done {done} of {config.epochs} epochs",
-            "finish it first: `slb-autotune train` with the same configuration goes on.",
+            "finish it first: `slb-autotune train` with the same configuration resumes it.",
         )
     blank = config.updated({"init.checkpoint": None})
     with isolated(config.threads, device):
@@ -114,9 +114,9 @@ def evaluate(folder: Path | str, *, device: str = "auto") -> dict[str, float]:
 
 
 def describe_layers(folder: Path | str) -> pd.DataFrame:
-    """A row a layer of a finished run: its cost, and how far its weights hardened."""
+    """One row per layer of a finished run: its cost, and how far its weights hardened."""
     config, network = load_run(folder, torch.device("cpu"))
     info = data.info(config.data)
-    table = profile(network, (info.in_channels, info.image_size, info.image_size))
+    table = profile(network, info.input_shape)
     hardening = layer_diagnostics(network).drop(columns=["bits", "weights", "flip_rate"])
     return table.merge(hardening, on="name", how="left")

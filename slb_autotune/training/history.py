@@ -1,4 +1,4 @@
-"""The history of a run: its epochs as a table, read without torch."""
+"""The history of a run, one row per epoch; reading it imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HISTORY_FILE = "history.csv"
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """The rows of a history to the last bit, without blank cells; empty where there is none."""
+    """The rows of a history, bit-exact and without blank cells; empty without a file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -19,13 +19,13 @@ def read_history(path: Path) -> list[dict[str, float]]:
 
 
 def staged_epochs(trial: Path, stages: Iterable[tuple[str, int]]) -> Iterator[dict[str, float]]:
-    """The epochs of a trial's stages in order; `rung` says to which stage each belongs.
+    """The epochs of a trial's stages in order; `rung` is the index of the stage.
 
-    A stage is (folder, last epoch). One in the folder of an earlier stage continues it.
+    A stage is (folder, last epoch). A stage in the folder of an earlier one continues its run.
     """
-    begun: dict[str, int] = {}
+    done: dict[str, int] = {}
     for rung, (name, until) in enumerate(stages):
         for row in read_history(trial / name / HISTORY_FILE):
-            if begun.get(name, 0) < row["epoch"] <= until:
+            if done.get(name, 0) < row["epoch"] <= until:
                 yield {"rung": float(rung), **row}
-        begun[name] = until
+        done[name] = until

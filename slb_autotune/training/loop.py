@@ -1,7 +1,7 @@
 """train(): Algorithm 1 of the paper, from a configuration to a trained quantised network.
 
 Randomness is a function of (seed, epoch) alone, and a checkpoint is written after every epoch:
-a run that was killed and goes on gives the same numbers as one that was not.
+a run that was killed and resumed gives the same numbers as one that was not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Report = Callable[..., object]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is within an epoch."""
+    """The position of a run within an epoch."""
 
     epoch: int
     epochs: int
@@ -52,7 +52,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run gives: a row an epoch, the last metrics with the costs, and the network."""
+    """A finished run: one row per epoch, the last metrics with the costs, and the network."""
 
     config: TrialConfig
     history: pd.DataFrame
@@ -71,8 +71,8 @@ def train(
     """Train the network that `config` describes.
 
     `report(**metrics)` is called after every epoch. With a `folder` the run can be killed at any
-    moment: the same call goes on from the last whole epoch. `fresh` forgets what the folder holds,
-    once it is sure that the new run can start.
+    moment: the same call resumes from the last complete epoch. `fresh` deletes the run that the
+    folder holds, once it is certain that the new one can start.
     """
     device = resolve_device(config.device)
     check_precision(config, device)
@@ -86,7 +86,7 @@ def train(
         files.check(config)
     with isolated(config.threads, device):
         trial = Trial(config, info, device)
-        # Only now: what cannot start leaves no folder behind, and forgets nothing.
+        # Only now: a run that cannot start creates no folder and deletes nothing.
         if files is not None:
             if fresh:
                 files.clear()
@@ -128,16 +128,16 @@ class Trial:
 
     @property
     def epochs_done(self) -> int:
-        """Whole epochs behind us."""
+        """The number of complete epochs."""
         return len(self.history)
 
     @property
     def images(self) -> int:
-        """Training images that an epoch shows: full batches, or all in one that is not full."""
+        """Training images per epoch: those of full batches, or all in one partial batch."""
         return min(self.steps * self.config.batch_size, len(self.train_split))
 
     def start(self, files: RunFolder | None) -> None:
-        """Take up the folder's checkpoint, or begin, and leave a checkpoint of the beginning."""
+        """Resume from the folder's checkpoint, or initialise the run and save a checkpoint."""
         if files is not None and (state := files.load_checkpoint()) is not None:
             self.resume(state)
             files.save_tables(state)
@@ -151,8 +151,8 @@ class Trial:
     def run_epoch(
         self, epoch: int, progress: Callable[[Progress], object] | None = None
     ) -> dict[str, float]:
-        """One epoch of Algorithm 1, then calibration and validation; its row of metrics."""
-        began = time.perf_counter()
+        """One epoch of Algorithm 1, then calibration and validation; the epoch's metrics."""
+        started = time.perf_counter()
         codes = all_codes(self.network)
         row = self.train_epoch(epoch, progress)
         self.calibrate(epoch)
@@ -160,9 +160,9 @@ class Trial:
         if self.quantised:
             total = layer_diagnostics(self.network, codes).iloc[-1]
             names = ("quantization_gap", "frozen_fraction", "flip_rate", "entropy")
-            row |= {name: float(total[name]) for name in names if total[name] == total[name]}
+            row |= {name: float(total[name]) for name in names if not math.isnan(total[name])}
             self._keep_histograms(epoch)
-        row["seconds"] = time.perf_counter() - began
+        row["seconds"] = time.perf_counter() - started
         self.history.append(row)
         return row
 
@@ -186,7 +186,7 @@ class Trial:
             self.optimizer.zero_grad(set_to_none=True)
             prepare_weights(self.network)
             with self._autocast():
-                # Lines 4 and 5: the state BNs take the statistics of y_c and y_q on the way.
+                # Lines 4 and 5: in the same pass the state BNs update the statistics of y_c, y_q.
                 loss = task_loss(self.network(x), y, config, self.info)
             self.scaler.scale(loss * loss_scale(y, self.info)).backward()
             if config.optimizer.clip != "none":
@@ -200,22 +200,22 @@ class Trial:
         return {"epoch": epoch + 1, "train_loss": losses.mean(), "temperature": T, "lr": lr}
 
     def calibrate(self, epoch: int) -> None:
-        """Re-estimate the statistics, where the state BN asks for it."""
+        """Re-estimate the statistics of the state BNs, in the mode `calibrate`."""
         if self.soft and self.config.norm.mode == "calibrate":
             batches = self.config.norm.batches
             calibrate(self.network, self._inputs("calibrate", epoch, batches), "discrete")
             calibrate(self.network, self._inputs("calibrate", epoch, batches), "continuous")
 
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation split, if there is one."""
+        if self.val_split is None:
+            return {}
+        return prefixed("val", measure(self.network, self.val_split, self.config, self.info))
+
     def _keep_histograms(self, epoch: int) -> None:
         for name, row in weight_histograms(self.network, epoch + 1).items():
             kept = self.histograms.get(name)
             self.histograms[name] = row if kept is None else torch.cat([kept, row])
-
-    def validate(self) -> dict[str, float]:
-        """Metrics on the validation part, where there is one."""
-        if self.val_split is None:
-            return {}
-        return prefixed("val", measure(self.network, self.val_split, self.config, self.info))
 
     def _temperature(self, epoch: int, iteration: int) -> float:
         schedule = self.config.temperature
@@ -249,7 +249,7 @@ class Trial:
         return autocast(self.config, self.device)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds: tensors, numbers and words only."""
+        """The content of a checkpoint: tensors, numbers and strings only."""
         return {
             "epoch": self.epochs_done,
             "network": self.network.state_dict(),
@@ -262,7 +262,7 @@ class Trial:
         }
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         load_into(self.network, state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
@@ -274,7 +274,7 @@ class Trial:
             set_temperature(self.network, self.history[-1]["temperature"], done)
 
     def result(self, cost: Cost) -> TrainResult:
-        """The end: the last row with the costs, eps's share, and the seconds of all epochs."""
+        """The last row of metrics, with the costs, eps's share and the seconds of all epochs."""
         history = pd.DataFrame(self.history)
         metrics = {**self.history[-1], **cost.metrics()}
         if self.soft:
@@ -286,24 +286,24 @@ class Trial:
 
 
 class Losses:
-    """The losses of an epoch; a loss that is not a number ends the run.
+    """The losses of an epoch; a loss that is not finite fails the run.
 
-    On an accelerator reading a loss waits for the device, so they are read in groups.
+    Reading a loss synchronises with the device, so on an accelerator they are read in groups.
     """
 
     def __init__(self, epoch: int, steps: int, every: int) -> None:
         self.epoch, self.steps, self.every = epoch, steps, every
-        self.waiting: list[Tensor] = []
+        self.pending: list[Tensor] = []
         self.values: list[float] = []
 
     def add(self, loss: Tensor) -> None:
-        """Take the loss of the next step."""
-        self.waiting.append(loss.detach())
-        if len(self.waiting) >= self.every or len(self.values) + len(self.waiting) >= self.steps:
+        """Add the loss of the next step."""
+        self.pending.append(loss.detach())
+        if len(self.pending) >= self.every or len(self.values) + len(self.pending) >= self.steps:
             self._read()
 
     def _read(self) -> None:
-        for value in torch.stack(self.waiting).double().tolist():
+        for value in torch.stack(self.pending).double().tolist():
             if not math.isfinite(value):
                 last = f"{self.values[-1]:.4g}" if self.values else "none in this epoch"
                 raise TrainingFailed(
@@ -312,18 +312,18 @@ class Losses:
                     "lower lr, or T_e, or clip gradients (optimizer.clip).",
                 )
             self.values.append(value)
-        self.waiting.clear()
+        self.pending.clear()
 
     @property
     def last(self) -> float:
-        """The newest loss that was read."""
+        """The latest loss that was read."""
         return self.values[-1] if self.values else math.nan
 
     def mean(self) -> float:
-        """The mean over the epoch."""
+        """The mean loss of the epoch."""
         return sum(self.values) / len(self.values)
 
 
 def loss_scale(target: Tensor, info: data.DataInfo) -> float:
-    """VDSR's loss is half the sum of squares of a patch: its learning rate is made for that."""
+    """VDSR's loss is half the sum of squares of a patch, and its learning rate assumes that."""
     return 1.0 if info.task == "classification" else target[0].numel() / 2

@@ -1,4 +1,4 @@
-"""The network of a trial: built, quantised, put on its device, and loaded from a checkpoint."""
+"""The network of a trial: built, quantised, moved to its device, loaded from a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from slb_autotune.training.run_folder import load_tensors
 
 
 def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device) -> nn.Module:
-    """The trial's quantised network on its device, drawn from the global random state."""
+    """The trial's quantised network on its device, initialised from the global random state."""
     network = build_network(config.network, info.in_channels, info.num_classes, info.image_size)
     if config.init.checkpoint is not None:
         state = load_tensors(Path(config.init.checkpoint))
         load_into(network, float_state(state))
-    example = torch.zeros(1, info.in_channels, info.image_size, info.image_size)
+    example = torch.zeros(1, *info.input_shape)
     network = quantize(
         network,
         config.weight_bits,
@@ -36,11 +36,19 @@ def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device)
         keep_weights=config.init.checkpoint is not None,
         spread=config.init.spread,
     ).to(device)
+    use_memory_format(network, config)
+    return network
+
+
+def use_memory_format(network: nn.Module, config: TrialConfig) -> None:
+    """Put the parameters into the memory format of the trial, in place.
+
+    `Module.to(memory_format=...)` cannot: it refuses A, which has five dimensions.
+    """
     if config.channels_last:
         for parameter in network.parameters():
             if parameter.dim() == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-    return network
 
 
 def float_state(state: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +66,7 @@ def float_state(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_into(network: nn.Module, state: dict[str, Any]) -> None:
-    """Load a state dict, and say plainly where it does not fit."""
+    """Load a state dict; the error names the first tensor that does not fit."""
     try:
         network.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -81,5 +89,5 @@ def autocast(config: TrialConfig, device: torch.device) -> torch.autocast:
 
 
 def is_soft(network: nn.Module) -> bool:
-    """Whether a weight of training differs from the one of inference."""
+    """Whether some layer trains with another weight than inference uses."""
     return any(layer.soft for layer in low_bit_layers(network).values())

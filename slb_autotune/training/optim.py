@@ -1,4 +1,4 @@
-"""How parameters move: parameter groups, learning rate over training, gradient clipping."""
+"""Optimiser with its parameter groups, learning rate schedules, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RISE, _START_DIVISOR, _END_DIVISOR = 0.3, 25.0, 1e4
 
 
 def make_optimizer(network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """SGD or Adam; A has a group of its own, so that weight decay may leave it alone."""
+    """SGD or Adam; A has a parameter group of its own, which weight decay may spare."""
     logits = [module.logits for module in network.modules() if isinstance(module, SLBLayer)]
     known = set(map(id, logits))
     others = [p for p in network.parameters() if p.requires_grad and id(p) not in known]

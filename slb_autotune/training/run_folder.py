@@ -1,7 +1,7 @@
 """A run's folder: its configuration, its checkpoint, its history, its histograms and its result.
 
-Every file is written whole under another name, flushed to disk and renamed: whoever is killed at
-any moment leaves the file before, or the file after.
+Every file is written atomically (temporary file, fsync, rename): a kill at any moment leaves
+either the old file or the new one, complete.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class RunFolder:
             check_same(config, self.config(), str(self.path))
 
     def open(self, config: TrialConfig) -> None:
-        """Make the folder for `config`, or check that it is this configuration's."""
+        """Create the folder for `config`, or check that it holds a run of `config`."""
         self.check(config)
         if not self.config_path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.config_path, config.to_yaml().encode())
 
     def clear(self) -> None:
-        """Forget the run that is here."""
+        """Delete the files of the run, and no others."""
         for path in (
             self.result_path,
             self.checkpoint_path,
@@ -75,9 +75,9 @@ class RunFolder:
         self.save_tables(state)
 
     def save_tables(self, state: Mapping[str, Any]) -> None:
-        """Write what is to be read without the checkpoint.
+        """Write the history and the histograms, which are read without the checkpoint.
 
-        It is done again when a run goes on, which may have been killed between the files.
+        A resumed run writes them again: it may have been killed between the files.
         """
         table = pd.DataFrame(state["history"]).to_csv(index=False)
         write_atomically(self.history_path, table.encode())
@@ -90,11 +90,11 @@ class RunFolder:
             return None
         state = load_tensors(self.checkpoint_path)
         if not {"network", "optimizer", "history", "epoch"} <= state.keys():
-            raise CheckpointError(f"{self.checkpoint_path} is not a checkpoint of ours")
+            raise CheckpointError(f"{self.checkpoint_path} is not a checkpoint of slb_autotune")
         return state
 
     def histograms(self) -> dict[str, Tensor]:
-        """Layer -> a row an epoch (`weight_histograms` says what is in it); empty without them."""
+        """Layer -> one row per epoch, as `weight_histograms` defines it; empty without a file."""
         if not self.histograms_path.exists():
             return {}
         try:
@@ -102,7 +102,7 @@ class RunFolder:
         except safetensors.SafetensorError as error:
             raise CheckpointError(
                 f"{self.histograms_path} is damaged",
-                "delete it: the run's checkpoint has the same, and going on writes it again.",
+                "delete it: resuming the run writes it again from the checkpoint.",
             ) from error
 
     def save_result(self, result: Mapping[str, Any]) -> None:
@@ -120,13 +120,13 @@ class RunFolder:
             result = error
         if not isinstance(result, dict) or "status" not in result:
             raise CheckpointError(
-                f"{self.result_path} is damaged", "delete it: the run then goes on."
+                f"{self.result_path} is damaged", "delete it and resume the run."
             )
         return result
 
 
 def load_tensors(path: Path) -> dict[str, Any]:
-    """A dictionary of tensors and plain values; nothing in the file can run."""
+    """A dictionary of tensors and plain values; loading it runs no code from the file."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def load_tensors(path: Path) -> dict[str, Any]:
 
 
 def check_same(config: TrialConfig, found: TrialConfig, where: str) -> None:
-    """Refuse to go on with a run of another configuration."""
+    """Refuse to resume a run of another configuration."""
     ours, theirs = config.flat(), found.flat()
     different = [name for name in ours if ours[name] != theirs[name]]
     if different:

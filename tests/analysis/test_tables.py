@@ -8,7 +8,7 @@ import pytest
 from slb_autotune.analysis.tables import (
     EPOCH_COLUMNS,
     RUN_COLUMNS,
-    bits_word,
+    bits_label,
     config_columns,
     layer_bits,
     read_epochs,
@@ -70,9 +70,9 @@ def test_the_columns_of_a_configuration() -> None:
     assert (plain["weight_bits"], plain["T_e"], plain["schedule"]) == ("32", None, "")
 
 
-def test_bits_in_a_word() -> None:
-    assert bits_word(4) == "4"
-    assert bits_word({"a": 2, "b": 2}) == "2"
-    assert bits_word({"a": 2, "b": 1}) == "mixed"
+def test_the_label_of_bits() -> None:
+    assert bits_label(4) == "4"
+    assert bits_label({"a": 2, "b": 2}) == "2"
+    assert bits_label({"a": 2, "b": 1}) == "mixed"
     assert layer_bits("") == {}
     assert layer_bits('{"a": 2}') == {"a": 2}

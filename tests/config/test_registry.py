@@ -6,12 +6,17 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from slb_autotune import errors
-from slb_autotune.config import registry
+from slb_autotune.config import methods, registry
 from slb_autotune.config.recipes import RECIPES
 from slb_autotune.config.registry import DATASETS, NETWORKS, Registry
 from slb_autotune.errors import ConfigError, InputError, SlbError, TrainingFailed, nearest
 
-CODE = [value for value in vars(registry).values() if isinstance(value, Registry)]
+CODE = [
+    value
+    for module in (registry, methods)
+    for value in vars(module).values()
+    if isinstance(value, Registry)
+]
 ENTRIES = [
     pytest.param(entry, id=f"{registry.kind}-{entry.name}")
     for registry in CODE

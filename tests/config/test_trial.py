@@ -93,7 +93,7 @@ def error_of(values: dict) -> ConfigError:
 def test_json_and_yaml_give_the_same_configuration_back(values):
     config = make(values)
     for copy in (
-        TrialConfig.from_json(config.to_json()),
+        make(json.loads(config.to_json())),
         TrialConfig.from_yaml(config.to_yaml()),
         make(config.to_mapping()),
     ):
@@ -385,19 +385,14 @@ def test_merge_keys_work():
 
 
 def test_a_name_that_is_not_a_word_is_refused():
-    with pytest.raises(ConfigError, match="a field's name must be a word; got True"):
+    with pytest.raises(ConfigError, match="a field's name must be text; got True"):
         TrialConfig.from_yaml("on: 1")
 
 
-def test_what_is_not_json_is_refused():
-    with pytest.raises(ConfigError, match=r"^trial\.json is not JSON: "):
-        TrialConfig.from_json("{", "trial.json")
-
-
 @pytest.mark.parametrize("value", [[], 3, "word", None])
-def test_json_must_be_a_mapping(value):
+def test_a_configuration_must_be_a_mapping(value):
     with pytest.raises(ConfigError, match="must be a mapping"):
-        TrialConfig.from_json(json.dumps(value), "trial.json")
+        TrialConfig.from_mapping(value)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -12,10 +12,10 @@ import torch
 
 from slb_autotune import data
 from slb_autotune.config.trial import DataConfig
-from slb_autotune.data.cifar10 import RECIPE, RECORD_BYTES, TRAIN_FILES, read_binary
+from slb_autotune.data.cifar10 import PREPROCESSING, RECORD_BYTES, TRAIN_FILES, read_binary
 from slb_autotune.errors import DataError
 from slb_autotune.nets.torchvision_import import import_torchvision
-from tests.data.places import cifar10_root
+from tests.data.samples import cifar10_root
 
 
 def write_records(path: Path, labels: list[int]) -> np.ndarray:
@@ -91,7 +91,9 @@ def test_checked_pickles_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(reader.meta, "md5", sums["batches.meta"])
     config = DataConfig(name="cifar10", root=str(tmp_path), val_fraction=0.0)
     ((images, labels),) = data.load_train(config)[0].batches(9)
-    mean, std = (torch.tensor(values)[:, None, None] for values in (RECIPE.mean, RECIPE.std))
+    mean, std = (
+        torch.tensor(values)[:, None, None] for values in (PREPROCESSING.mean, PREPROCESSING.std)
+    )
     raw = ((images * std + mean) * 255).round().to(torch.uint8)
     assert labels.tolist() == [3, 1, 4, 1]
     assert np.array_equal(raw.numpy(), pixels.reshape(4, 3, 32, 32))

@@ -15,7 +15,7 @@ from slb_autotune.config.trial import DataConfig
 from slb_autotune.data.base import Split
 from slb_autotune.data.fashion_mnist import DEBIAN
 from slb_autotune.errors import DataError
-from tests.data.places import cifar10_root, class_folders, picture_folders
+from tests.data.samples import cifar10_root, class_folders, image_folders
 
 ALL = sorted(DATASETS)
 SUPER_RESOLUTION = [n for n in ALL if DATASETS[n].details["task"] == "super_resolution"]
@@ -40,7 +40,7 @@ def configuration(tmp_path_factory: pytest.TempPathFactory):
             root = str(class_folders(folder))
             return DataConfig(name=name, root=root, image_size=16, val_fraction=0.2)
         if name == "sr_folder":
-            root = str(picture_folders(folder))
+            root = str(image_folders(folder))
             return DataConfig(name=name, root=root, patch=16, patches=50, val_fraction=0.3)
         return DataConfig(name=name, patches=50)
 
@@ -59,7 +59,7 @@ def load_train(configuration):
 
 
 def fingerprints(split: Split) -> Tensor:
-    """One number for each image, by which it can be recognised: exact, made of all its bits."""
+    """One number per image that identifies it: exact, computed from all its bits."""
     return torch.cat([fingerprint(images) for images, _ in split.batches(500)])
 
 
@@ -172,7 +172,7 @@ def test_train_images_cuts_the_training_part_only(name, load_train):
     assert len(few) == 4
     assert torch.equal(fingerprints(val), fingerprints(same_val))
     assert set(fingerprints(few).tolist()) <= set(fingerprints(train).tolist())
-    with pytest.raises(DataError, match=f"images, but the training part has {len(train)}"):
+    with pytest.raises(DataError, match=f"images, but the training split has {len(train)}"):
         load_train(name, train_images=len(train) + 1)
 
 
@@ -211,7 +211,7 @@ def test_what_the_file_system_refuses_is_explained(name):
 
 def test_a_split_that_leaves_nothing_is_explained(tmp_path: Path):
     config = DataConfig(name="sr_folder", root=str(tmp_path), patch=16, val_fraction=0.9)
-    picture_folders(tmp_path)
+    image_folders(tmp_path)
     for path in sorted((tmp_path / "train").rglob("*.png"))[1:]:
         path.unlink()
     with pytest.raises(DataError, match="leaves nothing to train on"):

@@ -28,7 +28,7 @@ def test_photos_are_those_of_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_is_missing_is_told(
+def test_a_missing_file_is_named(
     there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if there:

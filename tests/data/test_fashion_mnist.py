@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -36,6 +39,10 @@ def write_set(folder: Path, labels: list[int], side: int = 28, zipped: bool = Tr
     return pixels
 
 
+def raw_pixels(images: torch.Tensor) -> np.ndarray:
+    return ((images[:, 0] * 0.3530 + 0.2860) * 255).round().to(torch.uint8).numpy()
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("layout", ["", "FashionMNIST/raw"])
 def test_both_layouts_gzipped_or_not(zipped: bool, layout: str, tmp_path: Path):
@@ -44,8 +51,7 @@ def test_both_layouts_gzipped_or_not(zipped: bool, layout: str, tmp_path: Path):
     for split in (data.load_train(config)[0], data.load_test(config)):
         images, labels = next(iter(split.batches(9)))
         assert labels.tolist() == [3, 1, 4, 1, 5]
-        raw = ((images * 0.3530 + 0.2860) * 255).round().to(torch.uint8)
-        assert np.array_equal(raw[:, 0].numpy(), pixels)
+        assert np.array_equal(raw_pixels(images), pixels)
 
 
 @pytest.mark.parametrize(
@@ -100,24 +106,35 @@ def test_missing_labels_are_named(tmp_path: Path):
         data.load_train(DataConfig(name="fashion_mnist", root=str(tmp_path)))
 
 
-def test_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    write_set(tmp_path / "mirror", [3, 1, 4])
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a web server for the files in `mirror`."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = partial(Quiet, directory=str(tmp_path / "mirror"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = Thread(target=http.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}/"
+        http.shutdown()
+        thread.join()
+
+
+def test_download(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pixels = write_set(tmp_path / "mirror", [3, 1, 4])
     files = sorted((tmp_path / "mirror").iterdir())
     sums = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in files]
-    datasets = import_torchvision().datasets
-    source = datasets.FashionMNIST
+    source = import_torchvision().datasets.FashionMNIST
     monkeypatch.setattr(source, "resources", sums)
-    monkeypatch.setattr(source, "mirrors", [(tmp_path / "mirror").as_uri() + "/"])
-
-    def copy(url: str, filename: str) -> None:
-        shutil.copy(tmp_path / "mirror" / Path(url).name, filename)
-
-    # Torchvision's own function reads no file: URLs.
-    monkeypatch.setattr(datasets.utils, "_urlretrieve", copy)
+    monkeypatch.setattr(source, "mirrors", [server])
     config = DataConfig(name="fashion_mnist", root=str(tmp_path / "new"), download=True)
-    assert len(data.load_test(config)) == 3
-    monkeypatch.undo()
-    monkeypatch.setattr(source, "mirrors", [(tmp_path / "absent").as_uri() + "/"])
+    ((images, labels),) = data.load_test(config).batches(9)
+    assert labels.tolist() == [3, 1, 4]
+    assert np.array_equal(raw_pixels(images), pixels)
+    monkeypatch.setattr(source, "mirrors", [f"{server}absent/"])
     nowhere = config.model_copy(update={"root": str(tmp_path / "other")})
     with pytest.raises(DataError, match=r"Cannot download FashionMNIST in .*other"):
         data.load_test(nowhere)

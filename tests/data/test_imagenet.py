@@ -8,7 +8,7 @@ import torch
 from slb_autotune import data
 from slb_autotune.config.trial import DataConfig
 from slb_autotune.errors import DataError
-from tests.data.places import class_folders, random_picture
+from tests.data.samples import class_folders, random_image
 
 
 def config_of(root: Path, **changes) -> DataConfig:
@@ -43,17 +43,17 @@ def test_training_needs_no_test_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_picture_is_named(workers: int, tmp_path: Path):
+def test_an_unreadable_image_is_named(workers: int, tmp_path: Path):
     root = class_folders(tmp_path)
     broken = root / "val" / "n1" / "val_0.JPEG"
     broken.write_bytes(broken.read_bytes()[:200])
-    with pytest.raises(DataError, match=r"^Cannot read the picture .*n1/val_0\.JPEG: "):
+    with pytest.raises(DataError, match=r"^Cannot read the image .*n1/val_0\.JPEG: "):
         list(data.load_test(config_of(root, workers=workers)).batches(4))
 
 
 def test_other_test_classes_are_refused(tmp_path: Path):
     root = class_folders(tmp_path)
-    random_picture(root / "val" / "cat" / "a.JPEG", 20, 20, seed=0)
+    random_image(root / "val" / "cat" / "a.JPEG", 20, 20, seed=0)
     with pytest.raises(DataError, match=r"must have the classes of .*1 differ, .*'cat'"):
         data.load_test(config_of(root))
 
@@ -61,7 +61,7 @@ def test_other_test_classes_are_refused(tmp_path: Path):
 def test_an_empty_class_folder_is_named(tmp_path: Path):
     root = class_folders(tmp_path)
     (root / "train" / "n3").mkdir()
-    with pytest.raises(DataError, match=r"has no picture: .*n3"):
+    with pytest.raises(DataError, match=r"has no image: .*n3"):
         data.load_train(config_of(root))
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from slb_autotune.data.memory import Recipe, TensorSplit, crop, mirror
+from slb_autotune.data.memory import Preprocessing, TensorSplit, crop, mirror
 
 
 def random_images(count: int) -> torch.Tensor:
@@ -29,8 +29,8 @@ def test_mirror_equals_one_image_at_a_time():
 
 def test_every_shift_and_both_sides_are_drawn():
     image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
-    recipe = Recipe(mean=(0.0,), std=(1.0,), padding=1, flip=True)
-    split = TensorSplit(image.repeat(1000, 1, 1, 1), torch.zeros(1000).long(), recipe, True)
+    preprocessing = Preprocessing(mean=(0.0,), std=(1.0,), padding=1, flip=True)
+    split = TensorSplit(image.repeat(1000, 1, 1, 1), torch.zeros(1000).long(), preprocessing, True)
     ((images, _),) = split.batches(1000, seed=0)
     kinds, counts = images.unique(dim=0, return_counts=True)
     assert len(kinds) == 18
@@ -38,9 +38,11 @@ def test_every_shift_and_both_sides_are_drawn():
 
 
 def test_normalisation_is_by_channel_and_padding_is_black():
-    recipe = Recipe(mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0), padding=2, flip=False)
+    preprocessing = Preprocessing(
+        mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 2.0), padding=2, flip=False
+    )
     images = torch.full((200, 3, 4, 4), 255, dtype=torch.uint8)
-    split = TensorSplit(images, torch.arange(200), recipe, augment=True)
+    split = TensorSplit(images, torch.arange(200), preprocessing, augment=True)
     plain, labels = next(split.batches(200))
     for channel, value in enumerate((1.0, 3.0, 0.5)):
         torch.testing.assert_close(plain[:, channel], torch.full((200, 4, 4), value))
@@ -53,9 +55,9 @@ def test_normalisation_is_by_channel_and_padding_is_black():
 
 def test_images_keep_their_labels_when_shuffled():
     values = torch.arange(50, dtype=torch.uint8)
-    recipe = Recipe(mean=(0.0,), std=(1.0,), padding=0, flip=True)
+    preprocessing = Preprocessing(mean=(0.0,), std=(1.0,), padding=0, flip=True)
     split = TensorSplit(
-        values[:, None, None, None].repeat(1, 1, 2, 2), values.long(), recipe, True
+        values[:, None, None, None].repeat(1, 1, 2, 2), values.long(), preprocessing, True
     )
     for images, labels in split.batches(8, seed=2):
         assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)

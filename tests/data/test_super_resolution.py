@@ -21,7 +21,7 @@ from slb_autotune.data.super_resolution import (
     turn,
 )
 from slb_autotune.errors import DataError
-from tests.data.places import picture_folders, random_picture, shared_data
+from tests.data.samples import image_folders, random_image, shared_data
 
 
 def slow_imresize(image: list[list[float]], scale: float) -> list[list[float]]:
@@ -77,9 +77,9 @@ def test_imresize_keeps_leading_dimensions_and_type():
 
 def test_luminance_is_matlabs():
     colours = [(0, 0, 0), (255, 255, 255), (255, 0, 0), (0, 255, 0), (0, 0, 255)]
-    picture = Image.fromarray(np.array([colours], dtype=np.uint8))
+    image = Image.fromarray(np.array([colours], dtype=np.uint8))
     # What rgb2ycbcr gives for uint8: 16, 235, 81, 145, 41.
-    assert (luminance(picture) * 255).round().tolist() == [[16, 235, 81, 145, 41]]
+    assert (luminance(image) * 255).round().tolist() == [[16, 235, 81, 145, 41]]
     grey = Image.fromarray(np.array([[0, 100, 255]], dtype=np.uint8))
     assert (luminance(grey) * 255).tolist() == [[0, 100, 255]]
 
@@ -107,12 +107,12 @@ def test_psnr_by_hand():
 
 
 def numbered(height: int, width: int, start: int) -> tuple[Tensor, Tensor]:
-    """A picture in which every pixel has its own number, and an input that is its negative."""
+    """A image in which every pixel has its own number, and an input that is its negative."""
     target = torch.arange(start, start + height * width).reshape(height, width).float()
     return -target, target
 
 
-def test_patches_are_pieces_of_the_pictures():
+def test_patches_are_pieces_of_the_images():
     pairs = [numbered(9, 11, 0), numbered(8, 8, 1000), numbered(10, 9, 2000)]
     pieces = {
         tuple(target[y : y + 8, x : x + 8].flatten().tolist())
@@ -126,7 +126,7 @@ def test_patches_are_pieces_of_the_pictures():
         for source, target in split.batches(64, seed):
             assert torch.equal(source, -target)
             found |= {tuple(piece.flatten().tolist()) for piece in target}
-        # 8 + 1 + 6 places, all of them met in 400 draws.
+        # 8 + 1 + 6 positions, all of them drawn in 400 draws.
         assert found == pieces
         assert len(found) == 15
 
@@ -153,35 +153,35 @@ def test_turn_equals_one_patch_at_a_time():
         assert torch.equal(result, expected.T if diagonal else expected)
 
 
-def test_pictures_are_either_for_training_or_for_validation():
-    pictures = [torch.full((30, 30), number / 10, dtype=torch.float64) for number in range(10)]
+def test_images_are_either_for_training_or_for_validation():
+    images = [torch.full((30, 30), number / 10, dtype=torch.float64) for number in range(10)]
     sizes = [(30, 30)] * 9 + [(30, 15)]
     config = DataConfig(name="sr_folder", patch=16, patches=500, val_fraction=0.2)
-    train, val = train_and_val(sizes, pictures.__getitem__, config)
+    train, val = train_and_val(sizes, images.__getitem__, config)
     in_training = {round(x.item(), 3) for _, y in train.batches(500, seed=0) for x in y.unique()}
     in_val = {round(y.mean().item(), 3) for _, y in val.batches(1)}
     assert len(train) == 500
     assert len(val) == 2
     assert not in_training & in_val
-    # The tenth picture holds no patch of 16.
+    # The tenth image holds no patch of 16.
     assert in_training | in_val == {number / 10 for number in range(9)}
     few, same_val = train_and_val(
-        sizes, pictures.__getitem__, config.model_copy(update={"train_images": 3})
+        sizes, images.__getitem__, config.model_copy(update={"train_images": 3})
     )
     assert {round(y.mean().item(), 3) for _, y in same_val.batches(1)} == in_val
     assert len({round(y.mean().item(), 3) for _, y in few.batches(1)}) == 3
-    with pytest.raises(DataError, match="asks for 8 pictures, but the training part has 7"):
-        train_and_val(sizes, pictures.__getitem__, config.model_copy(update={"train_images": 8}))
+    with pytest.raises(DataError, match="asks for 8 images, but the training split has 7"):
+        train_and_val(sizes, images.__getitem__, config.model_copy(update={"train_images": 8}))
 
 
-def test_one_picture_is_held_out_even_by_a_small_fraction(tmp_path: Path):
-    root = str(picture_folders(tmp_path))
+def test_one_image_is_held_out_even_by_a_small_fraction(tmp_path: Path):
+    root = str(image_folders(tmp_path))
     _, val = data.load_train(DataConfig(name="sr_folder", root=root, patch=16, val_fraction=0.01))
     assert len(val) == 1
 
 
-def test_whole_pictures_are_cut_to_a_multiple_of_the_scale(tmp_path: Path):
-    root = str(picture_folders(tmp_path))
+def test_whole_images_are_cut_to_a_multiple_of_the_scale(tmp_path: Path):
+    root = str(image_folders(tmp_path))
     test = data.load_test(DataConfig(name="sr_folder", root=root, scale=4))
     assert test.steps(16) == len(test) == 2
     shapes = [tuple(target.shape) for _, target in test.batches(16)]
@@ -197,48 +197,48 @@ def test_input_is_the_blurred_target():
 
 
 def test_linked_folders_are_searched(tmp_path: Path):
-    pictures = picture_folders(tmp_path / "elsewhere")
+    images = image_folders(tmp_path / "elsewhere")
     (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "linked").symlink_to(pictures / "train")
+    (tmp_path / "train" / "linked").symlink_to(images / "train")
     (tmp_path / "train" / "._hidden.png").write_bytes(b"")
     config = DataConfig(name="sr_folder", root=str(tmp_path), patch=16, val_fraction=0.5)
     assert len(data.load_train(config)[1]) == 3
 
 
-def test_an_unreadable_picture_is_named(tmp_path: Path):
-    root = picture_folders(tmp_path)
+def test_an_unreadable_image_is_named(tmp_path: Path):
+    root = image_folders(tmp_path)
     config = DataConfig(name="sr_folder", root=str(root), patch=16)
     broken = root / "train" / "set0" / "2.png"
     broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"Cannot read the picture .*set0/2\.png: "):
+    with pytest.raises(DataError, match=r"Cannot read the image .*set0/2\.png: "):
         data.load_train(config)
-    broken.write_text("not a picture")
-    with pytest.raises(DataError, match=r"Cannot read the picture .*set0/2\.png: "):
+    broken.write_text("not an image")
+    with pytest.raises(DataError, match=r"Cannot read the image .*set0/2\.png: "):
         data.load_train(config)
 
 
-def test_pictures_of_sixteen_bits_are_refused(tmp_path: Path):
-    root = picture_folders(tmp_path)
+def test_images_of_sixteen_bits_are_refused(tmp_path: Path):
+    root = image_folders(tmp_path)
     deep = Image.fromarray(np.zeros((40, 40), dtype=np.uint16))
     deep.save(root / "test" / "deep.png")
-    with pytest.raises(DataError, match=r"deep\.png has more than 8 bits a channel"):
+    with pytest.raises(DataError, match=r"deep\.png has more than 8 bits per channel"):
         data.load_test(DataConfig(name="sr_folder", root=str(root)))
 
 
-def test_pictures_that_are_too_small(tmp_path: Path):
-    root = picture_folders(tmp_path)
+def test_images_that_are_too_small(tmp_path: Path):
+    root = image_folders(tmp_path)
     config = DataConfig(name="sr_folder", root=str(root), patch=80, scale=4)
-    with pytest.raises(DataError, match="None of the 6 training pictures holds a patch of 80"):
+    with pytest.raises(DataError, match="None of the 6 training images holds a patch of 80"):
         data.load_train(config)
-    random_picture(root / "test" / "tiny.png", 11, 40, seed=0)
+    random_image(root / "test" / "tiny.png", 11, 40, seed=0)
     with pytest.raises(DataError, match=r"tiny\.png is too small for scale 4: 12 pixels"):
         data.load_test(config)
 
 
-def test_a_folder_without_pictures_is_named(tmp_path: Path):
+def test_a_folder_without_images_is_named(tmp_path: Path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "readme.txt").write_text("")
-    with pytest.raises(DataError, match=r"train has no picture \(\.png"):
+    with pytest.raises(DataError, match=r"train has no image \(\.png"):
         data.load_train(DataConfig(name="sr_folder", root=str(tmp_path)))
 
 

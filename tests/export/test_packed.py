@@ -1,9 +1,5 @@
 """The packed file: the same predictions to the bit, in exactly `size_bytes` bytes."""
 
-import json
-import sys
-from collections.abc import Callable
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -11,72 +7,25 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from slb_autotune import data
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import estimate, profile, size_bytes
-from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import CheckpointError, ConversionError
-from slb_autotune.export.packed import (
-    METADATA_KEY,
-    FoldedNorm2d,
-    PackedConv2d,
-    checksum,
-    load_packed,
-    pack_bits,
-    pack_run,
-    read_packed,
-    save_packed,
-    unpack_bits,
-)
+from slb_autotune.export.format import read_packed
+from slb_autotune.export.packed import load_packed, pack_run, save_packed
+from slb_autotune.export.runtime import FoldedNorm2d, PackedConv2d
 from slb_autotune.quant import SLBConv2d, SLBLayer, StateBatchNorm2d, quantize
 from slb_autotune.training.evaluation import evaluate, measure
 from slb_autotune.training.loop import TrainResult, train
 from slb_autotune.training.network import formatted, make_network
 from slb_autotune.version import VERSION
 from tests.builders import CIFAR, tiny_config
+from tests.export.reference import CPU, DIGITS, slow_pack
+from tests.training.configs import photos
 
 HERE = __name__  # networks of this module are a user's own: `module:function`
-DIGITS = DataInfo("classification", in_channels=1, num_classes=10, image_size=8)
-CPU = torch.device("cpu")
-
-
-# Bits
-
-
-def slow_pack(codes: list[int], bits: int) -> bytes:
-    """Write every code as text, lowest bit first, and cut the text into bytes."""
-    text = "".join(format(code, f"0{bits}b")[::-1] for code in codes)
-    parts = [text[i : i + 8] for i in range(0, len(text), 8)]
-    return bytes(int(part.ljust(8, "0")[::-1], 2) for part in parts)
-
-
-def widths_and_codes() -> st.SearchStrategy[tuple[int, list[int]]]:
-    def codes(bits: int) -> st.SearchStrategy[tuple[int, list[int]]]:
-        numbers = st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=41)
-        return st.tuples(st.just(bits), numbers)
-
-    return st.sampled_from([1, 2, 3, 4, 8]).flatmap(codes)
-
-
-@settings(max_examples=150, deadline=None)
-@given(widths_and_codes())
-def test_bits_are_packed_lowest_first_without_gaps(case: tuple[int, list[int]]) -> None:
-    bits, codes = case
-    given_codes = torch.tensor(codes, dtype=torch.uint8)
-    packed = pack_bits(given_codes, bits)
-    assert packed.dtype == torch.uint8
-    assert bytes(packed.tolist()) == slow_pack(codes, bits)
-    assert len(packed) == ceil(len(codes) * bits / 8)
-    assert torch.equal(unpack_bits(packed, bits, len(codes)), given_codes)
-
-
-def test_three_bits_by_hand() -> None:
-    # 1 = 100, 2 = 010, 7 = 111 lowest first: 10001011|1 -> 11010001 = 209 and 1.
-    assert pack_bits(torch.tensor([1, 2, 7], dtype=torch.uint8), 3).tolist() == [0b11010001, 1]
 
 
 # The same predictions, in size_bytes bytes
@@ -139,13 +88,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 VDSR = {
-    "network": {"name": "vdsr", "width": 5, "options": {"depth": 4}},
-    "data": {"name": "photos", "patches": 32, "patch": 16},
-    "optimizer": {"name": "adam", "lr": 1e-3},
-    "batch_size": 16,
-    "epochs": 1,
+    "network.width": 5,
+    "network.options": {"depth": 4},
+    "data.patches": 32,
+    "data.patch": 16,
     "norm.batches": 1,
-    "device": "cpu",
 }
 VDSR_CASES: dict[str, dict[str, Any]] = {
     "vdsr": {},
@@ -154,9 +101,7 @@ VDSR_CASES: dict[str, dict[str, Any]] = {
 }
 
 TRIALS = {name: tiny_config(**changes) for name, changes in CASES.items()}
-TRIALS |= {
-    name: TrialConfig.from_mapping(VDSR).updated(changes) for name, changes in VDSR_CASES.items()
-}
+TRIALS |= {name: photos(**VDSR, **changes) for name, changes in VDSR_CASES.items()}
 
 
 def inputs(config: TrialConfig) -> Tensor:
@@ -190,8 +135,7 @@ def test_a_trained_network_comes_back_to_the_bit_in_size_bytes(name: str, tmp_pa
     payload = sum(tensor.nbytes for tensor in safetensors.torch.load_file(path).values())
     info = data.info(config.data)
     assert payload == result.metrics["size_bytes"] == read_packed(path).payload_bytes
-    shape = (info.in_channels, info.image_size, info.image_size)
-    assert payload == size_bytes(profile(result.network, shape))
+    assert payload == size_bytes(profile(result.network, info.input_shape))
 
     kinds = {type(module) for module in loaded.modules()}
     assert not any(issubclass(kind, SLBLayer | StateBatchNorm2d) for kind in kinds)
@@ -222,27 +166,7 @@ def test_the_size_that_the_blueprint_states(tmp_path: Path) -> None:
     assert path.stat().st_size < 43_240 + 16_000
 
 
-def test_the_loaded_network_holds_no_logits(tmp_path: Path) -> None:
-    config = tiny_config(weight_bits=8)
-    network = make_network(config, DIGITS, CPU)
-    loaded = load_packed(save_packed(network, config, tmp_path / "n", DIGITS))
-
-    def numbers(of: nn.Module) -> int:
-        return sum(tensor.numel() for tensor in (*of.parameters(), *of.buffers()))
-
-    plain = make_network(tiny_config(method="float"), DIGITS, CPU)
-    assert numbers(loaded) <= numbers(plain)
-    assert numbers(network) > 100 * numbers(loaded)
-
-
-# A float network, and BNs that stay plain
-
-
-def test_no_batch_norm_of_a_float_network_stays_plain() -> None:
-    network = make_network(tiny_config(method="float"), DIGITS, CPU)
-    kinds = [type(module) for module in network.modules()]
-    assert nn.BatchNorm2d not in kinds
-    assert kinds.count(StateBatchNorm2d) == 7
+# BNs that stay plain
 
 
 class Helper(nn.Module):
@@ -361,7 +285,7 @@ def test_a_run_is_packed_with_its_configuration_and_metrics(tmp_path: Path) -> N
     train(config, folder=tmp_path / "repeated")
     repeated = pack_run(tmp_path / "repeated", tmp_path / "repeated.safetensors")
     assert repeated.read_bytes() == path.read_bytes()
-    # The network works where a trained one does.
+    # The loaded network can be measured like the trained one.
     score = measure(load_packed(path), data.load_test(config.data), config, DIGITS)
     assert score["accuracy"] == evaluate(tmp_path / "run")["test_accuracy"]
 
@@ -392,7 +316,7 @@ def test_a_metric_that_is_not_a_number_is_missing(tmp_path: Path) -> None:
     assert read_packed(path).metrics == {"a": None, "b": 3.0}
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     network = make_network(tiny_config(), DIGITS, CPU)
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
@@ -409,216 +333,6 @@ def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     load_packed(path)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-# Files that are not to be trusted
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = tiny_config(weight_bits=3, activation_bits=2, activation="pact")
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("packed") / "whole.safetensors"
-    return save_packed(make_network(config, DIGITS, CPU), config, path, DIGITS, {"a": 1.5})
-
-
-Change = Callable[[dict[str, Tensor], dict[str, Any]], object]
-
-
-def rewrite(whole: Path, path: Path, change: Change, *, sign: bool = True) -> Path:
-    """The file with its tensors and header changed, and a checksum that fits again."""
-    tensors = safetensors.torch.load_file(whole)
-    with safetensors.safe_open(whole, framework="pt") as file:
-        header = json.loads(file.metadata()[METADATA_KEY])
-    change(tensors, header)
-    if sign:
-        header.pop("checksum")
-        header["checksum"] = checksum(header, tensors)
-    path.write_bytes(safetensors.torch.save(tensors, {METADATA_KEY: json.dumps(header)}))
-    return path
-
-
-def refused(path: Path, words: str) -> CheckpointError:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        load_packed(path)
-    assert str(path) in caught.value.message
-    assert "\n" not in caught.value.message
-    return caught.value
-
-
-def test_rewriting_nothing_leaves_a_file_that_loads(whole: Path, tmp_path: Path) -> None:
-    load_packed(rewrite(whole, tmp_path / "n", lambda tensors, header: None))
-
-
-def test_no_part_of_a_file_loads(whole: Path, tmp_path: Path) -> None:
-    content, path = whole.read_bytes(), tmp_path / "n"
-    for length in (0, 1, 7, 8, 100, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:length])
-        refused(path, "is not a whole packed network: it is no safetensors file, or a part of one")
-    path.write_bytes(content + b"\0")
-    refused(path, "is not a whole packed network")
-
-
-def test_one_flipped_bit_anywhere_is_found(whole: Path, tmp_path: Path) -> None:
-    content, path = whole.read_bytes(), tmp_path / "n"
-    where = torch.randint(len(content), (60,), generator=torch.Generator().manual_seed(1))
-    for place in where.tolist():
-        broken = bytearray(content)
-        broken[place] ^= 1 << place % 8
-        path.write_bytes(broken)
-        refused(path, "packed network|another program|format")
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.binary(max_size=200))
-def test_random_bytes_do_not_load(tmp_path_factory: pytest.TempPathFactory, junk: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "junk"
-    path.write_bytes(junk)
-    refused(path, "is not a whole packed network")
-
-
-def test_files_of_others_do_not_load(tmp_path: Path) -> None:
-    path = tmp_path / "n"
-    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}))
-    refused(path, "is a safetensors file of another program")
-    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}, {"format": "pt"}))
-    assert "slb-autotune export" in refused(path, "another program").hint
-    torch.save({"a": torch.ones(2)}, path)
-    refused(path, "is no safetensors file")
-    refused(tmp_path / "nowhere", "cannot be read: No such file")
-    refused(tmp_path, "cannot be read: Is a directory")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "1", "null", "{}", '"format"', "[" * 100_000])
-def test_metadata_that_is_not_our_json_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "n"
-    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}, {METADATA_KEY: text}))
-    refused(path, "not a whole packed network: its metadata cannot be read")
-
-
-CHANGES: dict[str, tuple[Change, str]] = {
-    "missing tensor": (
-        lambda tensors, header: tensors.pop("fc.weight"),
-        "the tensor fc.weight is missing",
-    ),
-    "tensor too many": (
-        lambda tensors, header: tensors.update(more=torch.ones(1)),
-        "the tensor more is not known",
-    ),
-    "codes too short": (
-        lambda tensors, header: tensors.update({"layer1.0.conv1.codes": torch.zeros(53).byte()}),
-        r"layer1.0.conv1.codes must be uint8 of shape \[54\]; got uint8 of shape \[53\]",
-    ),
-    "wrong shape": (
-        lambda tensors, header: tensors.update({"fc.weight": tensors["fc.weight"].T.contiguous()}),
-        r"fc.weight must be float32 of shape \[10, 16\]; got float32 of shape \[16, 10\]",
-    ),
-    "wrong type": (
-        lambda tensors, header: tensors.update({"bn1.scale": tensors["bn1.scale"].half()}),
-        r"bn1.scale must be float32 of shape \[4\]; got float16 of shape \[4\]",
-    ),
-    "a type that numpy does not have": (
-        lambda tensors, header: tensors.update({"bn1.scale": tensors["bn1.scale"].bfloat16()}),
-        r"bn1.scale must be float32 of shape \[4\]; got bfloat16 of shape \[4\]",
-    ),
-    "other bits": (
-        lambda tensors, header: header["config"].update(weight_bits=2),
-        "does not fit its own network: the tensor layer1.0.conv1.codes must be uint8",
-    ),
-    "later format": (
-        lambda tensors, header: header.update(format=2),
-        "has format 2; this version reads format 1",
-    ),
-    "unknown field": (
-        lambda tensors, header: header.update(more=1),
-        "has metadata that is not understood: .*more",
-    ),
-    "unknown field of the configuration": (
-        lambda tensors, header: header["config"].update(colour="red"),
-        "has metadata that is not understood: .*unknown key 'colour'",
-    ),
-    "no configuration": (
-        lambda tensors, header: header.pop("config"),
-        "has metadata that is not understood: .*config",
-    ),
-    "channels in words": (
-        lambda tensors, header: header["data"].update(in_channels="one"),
-        "has metadata that is not understood: .*in_channels",
-    ),
-    "other channels": (
-        lambda tensors, header: header["data"].update(in_channels=3),
-        r"conv1.weight must be float32 of shape \[4, 3, 3, 3\]; got float32 of",
-    ),
-    "a size below zero": (
-        lambda tensors, header: header["data"].update(image_size=-8),
-        "cannot be made: ",
-    ),
-    "a network too large for any machine": (
-        lambda tensors, header: header["config"]["network"].update(width=10**7),
-        "does not fit its own network",
-    ),
-    "unknown network": (
-        lambda tensors, header: header["config"]["network"].update(name="resnet21"),
-        "not understood: .*unknown network 'resnet21'",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_content_that_does_not_fit_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
-    change, words = CHANGES[name]
-    refused(rewrite(whole, tmp_path / "n", change), words)
-
-
-def test_content_that_was_changed_by_hand_is_refused(whole: Path, tmp_path: Path) -> None:
-    changes: list[Change] = [
-        lambda tensors, header: tensors["fc.bias"].add_(1),
-        lambda tensors, header: tensors.pop("fc.bias"),
-        lambda tensors, header: header["metrics"].update(a=99.0),
-        lambda tensors, header: header.pop("checksum"),
-    ]
-    for change in changes:
-        path = rewrite(whole, tmp_path / "n", change, sign=False)
-        refused(path, "not a whole packed network: its checksum does not match")
-
-
-def test_no_module_that_a_file_names_is_imported_unasked(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marker = tmp_path / "ran"
-    module = tmp_path / "somebodys_module.py"
-    module.write_text(f"open({str(marker)!r}, 'w').close()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def change(tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        header["config"]["network"] = {"name": "somebodys_module:build"}
-
-    path = rewrite(whole, tmp_path / "n", change)
-    error = refused(path, "holds the network 'somebodys_module:build', and making it would run")
-    assert "trust_network=True" in error.hint
-    assert not marker.exists()
-    assert "somebodys_module" not in sys.modules
-    with pytest.raises(CheckpointError, match=r"cannot be made: .* no function 'build'"):
-        load_packed(path, trust_network=True)
-    assert marker.exists()
-    monkeypatch.delitem(sys.modules, "somebodys_module")
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        {"name": "torchvision:get_model", "options": {"name": "resnet18"}},
-        {"name": "torchvision:resnet18", "options": {"weights": "DEFAULT"}},
-        {"name": "torchvision:resnet18", "options": {"pretrained": True}},
-        {"name": "torchvision.models:resnet18"},
-        {"name": "slb_autotune.nets.resnet20:resnet20"},
-    ],
-)
-def test_only_plain_builders_of_torchvision_are_ours(network, whole: Path, tmp_path: Path) -> None:
-    def change(tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        header["config"]["network"] = network
-
-    refused(rewrite(whole, tmp_path / "n", change), "would run code or fetch files from outside")
 
 
 def test_a_network_of_torchvision_needs_no_trust(tmp_path: Path) -> None:

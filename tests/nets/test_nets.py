@@ -28,8 +28,8 @@ def anything(**options):
     seen.update(options)
     return nn.Identity()
 
-def word():
-    return "a word"
+def text():
+    return "a text"
 
 def picky(width):
     raise ValueError(f"width {width} is odd")
@@ -71,7 +71,7 @@ def test_more_blocks_are_the_deeper_networks_of_the_family(blocks, parameters):
     assert count(build("resnet20", blocks=blocks)) == expected == parameters
 
 
-def test_the_readmes_order_adds_one_prelu_slope_a_channel():
+def test_the_readmes_order_adds_one_prelu_slope_per_channel():
     extra = count(build("resnet20", order="conv_prelu_bn")) - count(build("resnet20"))
     assert extra == 7 * 16 + 6 * 32 + 6 * 64
 
@@ -92,7 +92,7 @@ def test_vdsr_has_the_published_parameters():
 
 def test_resnet18_by_hand():
     first = 7 * 7 * 3 * 64 + 2 * 64
-    # A unit: a 3x3 convolution, a PReLU slope and a BN pair a channel.
+    # A unit: a 3x3 convolution, a PReLU slope and a BN pair per channel.
     units = 4 * (9 * 64 * 64 + 3 * 64)
     for channels in (128, 256, 512):
         shortcut = channels // 2 * channels + 2 * channels
@@ -122,7 +122,7 @@ def test_classifiers_fit_the_data(name, width, in_channels, num_classes, image_s
 
 
 @pytest.mark.parametrize(("width", "depth", "size"), [(2, 3, 9), (4, 6, 12)])
-def test_vdsr_keeps_the_size_of_a_picture(width, depth, size):
+def test_vdsr_keeps_the_size_of_an_image(width, depth, size):
     network = build("vdsr", 1, None, 41, width, depth=depth)
     assert sum(isinstance(m, nn.Conv2d) for m in network.modules()) == depth
     assert network(torch.randn(2, 1, size, size + 3)).shape == (2, 1, size, size + 3)
@@ -203,7 +203,7 @@ def test_a_function_of_any_keywords_gets_classes_and_options(mine):
             "network 'my_networks:nett': no function 'nett'",
             "did you mean 'net'?",
         ),
-        ("my_networks:word", {}, "network 'my_networks:word' gave a str, not a Module", ""),
+        ("my_networks:text", {}, "network 'my_networks:text' gave a str, not a Module", ""),
         (
             "my_networks:picky",
             {"width": 3},
@@ -263,11 +263,11 @@ def test_vgg_small_refuses_images_that_it_would_halve_to_nothing():
 
 @pytest.mark.parametrize("name", [":net", ".my_networks:net"])
 def test_a_name_without_a_module_is_refused(mine, name):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=f"network {name!r}: module .* cannot be imported: "):
         build(name)
 
 
 @pytest.mark.parametrize("option", ["in_channels", "num_classes"])
 def test_options_do_not_contradict_the_data(option):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=f"{option} comes from the data set Hint: leave it out"):
         build_network(NetworkConfig(options={option: 5}), 3, 10, 32)

@@ -25,7 +25,7 @@ from slb_autotune.search.storage import StudyFolder, open_ledger
 from slb_autotune.search.worker import TrialWork
 from slb_autotune.training.evaluation import load_run
 from slb_autotune.training.run_folder import RunFolder
-from tests.data.places import picture_folders
+from tests.data.samples import image_folders
 
 POINTS = [
     {"method": "slb", "weight_bits": 1},
@@ -41,7 +41,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     folder = tmp_path_factory.mktemp("strip")
     trial = {
         "network": {"name": "vdsr", "width": 4, "options": {"depth": 4}},
-        "data": {"name": "sr_folder", "root": str(picture_folders(folder)), "patch": 24},
+        "data": {"name": "sr_folder", "root": str(image_folders(folder)), "patch": 24},
         "data.patches": 64,
         "data.val_fraction": 0.2,
         "optimizer": {"name": "adam", "lr": 0.01},
@@ -147,7 +147,7 @@ def test_a_missing_picture_is_named_and_missing_files_stop_no_report(ledger: Led
     pictures.rename(pictures.with_name("away"))
     ((_, caption, figure),) = trained.strips(ledger)
     pictures.with_name("away").rename(pictures)
-    assert caption.startswith("Expected a folder of pictures")
+    assert caption.startswith("Expected a folder of images")
     assert words(figure) == ["There is no picture to show."]
 
 

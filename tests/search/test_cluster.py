@@ -31,9 +31,9 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     head = ["--head", "--port", address.split(":")[1], "--include-dashboard", "false"]
     nodes = []
     try:
-        for place in (head, ["--address", address]):
+        for role in (head, ["--address", address]):
             node = subprocess.Popen(
-                [*start, *place], stdout=subprocess.PIPE, text=True, start_new_session=True
+                [*start, *role], stdout=subprocess.PIPE, text=True, start_new_session=True
             )
             nodes.append(node)
             assert node.stdout is not None
@@ -67,4 +67,4 @@ def test_a_cluster_trains_the_trials(cluster: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)
     files = StudyFolder(tmp_path / "runs", "two_nodes")
     ledger = read_ledger(files.config(), files)
-    assert len(ledger.with_status("done")) == 4
+    assert len(ledger.snapshot().with_status("done")) == 4

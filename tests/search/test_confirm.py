@@ -6,9 +6,8 @@ import pytest
 
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import InputError
-from slb_autotune.search.confirm import confirm_points, score_table
-from slb_autotune.search.storage import blank_ledger
-from tests.builders import TINY, fake_row
+from slb_autotune.search.confirm import confirm_front, confirm_points
+from tests.builders import TINY
 
 POINTS = [{"method": "float"}, {"weight_bits": 1}, {"weight_bits": 1, "T_e": 10.0}]
 
@@ -41,13 +40,12 @@ def test_a_study_without_points_must_be_searched_first(tmp_path: Path) -> None:
         confirm_points(study, 1, None)
 
 
-def test_the_table_has_mean_and_spread_over_seeds(tmp_path: Path) -> None:
-    ledger = blank_ledger(confirm_points(listed(tmp_path), seeds=2, epochs=None))
-    for value in (90.0, 80.0, 70.0, 92.0, 81.0, 70.0):
-        number, order = ledger.next_order() or pytest.fail("an order is missing")
-        ledger.finish(number, fake_row(order, 1, test_accuracy=value))
-    table = score_table(ledger)
-    assert table["W/A"].tolist() == ["32/32", "1/32", "1/32"]
-    assert table["test_accuracy"].tolist() == pytest.approx([91.0, 80.5, 70.0])
-    assert table["spread"].tolist() == pytest.approx([2**0.5, 0.5**0.5, 0.0])
-    assert table["seeds"].tolist() == [2, 2, 2]
+def test_the_front_is_trained_again_on_all_data(tmp_path: Path) -> None:
+    study = StudyConfig.from_mapping({"name": "s", "trial": TINY, "space": {"lr": [0.1, 0.2]}})
+    front = [study.base().updated({"lr": lr}) for lr in (0.1, 0.2)]
+    config = confirm_front(study, front, seeds=2, epochs=None)
+    trials = [config.base().updated(point) for point in config.points]
+    assert [(t.optimizer.lr, t.seed) for t in trials] == [(0.1, 0), (0.2, 0), (0.1, 1), (0.2, 1)]
+    assert {t.data.train_images for t in trials} == {None}
+    with pytest.raises(InputError, match="study 's' has no front to confirm"):
+        confirm_front(study, [], seeds=1, epochs=None)

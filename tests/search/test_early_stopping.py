@@ -1,4 +1,4 @@
-"""Early stopping: who is compared with whom, who goes on, and how small budgets are spent."""
+"""Early stopping: who is compared with whom, who continues, and how small budgets are spent."""
 
 import math
 from itertools import pairwise
@@ -8,32 +8,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slb_autotune.config.metrics import Objectives
 from slb_autotune.config.study import StoppingConfig
-from slb_autotune.pareto import hypervolume, ranks
+from slb_autotune.pareto import front, hypervolume
 from slb_autotune.search.early_stopping import (
     EPSILON,
-    FEWEST_FOR_CORRELATION,
-    Goals,
     Phase,
-    correlation,
-    deficit,
-    goes_on,
     is_spared,
     phases,
-    places,
+    rank_deficit,
+    ranks,
 )
 
 few = settings(max_examples=60, deadline=None)  # the machine may be busy
 
-ACCURACY_SIZE = Goals(("val_accuracy", "size_bytes"), ("maximize", "minimize"))
-ACCURACY = Goals(("val_accuracy",), ("maximize",))
-LOSS_GAP_SIZE = Goals(
+ACCURACY_SIZE = Objectives(("val_accuracy", "size_bytes"), ("maximize", "minimize"))
+ACCURACY = Objectives(("val_accuracy",), ("maximize",))
+LOSS_GAP_SIZE = Objectives(
     ("val_loss", "size_bytes", "quantization_gap"), ("minimize", "minimize", "minimize")
 )
-COSTS_ALONE = Goals(("size_bytes", "bitops"), ("minimize", "minimize"))
+COSTS_ALONE = Objectives(("size_bytes", "bitops"), ("minimize", "minimize"))
 
 
-def beaten(mine: list[float], other: list[float], goals: Goals) -> bool:
+def stopped(
+    values: list[list[float]], mine: int, objectives: Objectives, stopping: StoppingConfig
+) -> bool:
+    return rank_deficit(values, mine, objectives, stopping) > 0
+
+
+def beaten(mine: list[float], other: list[float], goals: Objectives) -> bool:
     """The docstring's definition, one objective at a time."""
     better_somewhere = False
     for metric, direction, a, b in zip(goals.metrics, goals.directions, mine, other, strict=True):
@@ -48,7 +51,7 @@ def beaten(mine: list[float], other: list[float], goals: Goals) -> bool:
     return better_somewhere
 
 
-def slow_rounds(values: list[list[float]], goals: Goals) -> list[int]:
+def slow_rounds(values: list[list[float]], goals: Objectives) -> list[int]:
     """Take away those whom no one left beats, again and again."""
     rounds: dict[int, int] = {}
     number = 0
@@ -69,11 +72,11 @@ results = st.lists(
 
 @few
 @given(results)
-def test_places_go_by_the_rounds_of_the_definition(values: list[list[float]]) -> None:
-    found = places(values, ACCURACY_SIZE)
+def test_ranks_go_by_the_rounds_of_the_definition(values: list[list[float]]) -> None:
+    found = ranks(values, ACCURACY_SIZE)
     assert sorted(found) == list(range(len(values)))
-    by_place = [slow_rounds(values, ACCURACY_SIZE)[i] for i in np.argsort(found)]
-    assert by_place == sorted(by_place)
+    by_rank = [slow_rounds(values, ACCURACY_SIZE)[i] for i in np.argsort(found)]
+    assert by_rank == sorted(by_rank)
 
 
 @few
@@ -84,10 +87,10 @@ def test_places_go_by_the_rounds_of_the_definition(values: list[list[float]]) ->
         max_size=8,
     ).map(lambda rows: [list(map(float, row)) for row in rows])
 )
-def test_places_of_two_learned_objectives_and_a_known_one(values: list[list[float]]) -> None:
-    found = places(values, LOSS_GAP_SIZE)
-    by_place = [slow_rounds(values, LOSS_GAP_SIZE)[i] for i in np.argsort(found)]
-    assert by_place == sorted(by_place)
+def test_ranks_of_two_measured_objectives_and_a_known_one(values: list[list[float]]) -> None:
+    found = ranks(values, LOSS_GAP_SIZE)
+    by_rank = [slow_rounds(values, LOSS_GAP_SIZE)[i] for i in np.argsort(found)]
+    assert by_rank == sorted(by_rank)
 
 
 def test_within_a_round_the_larger_contribution_comes_first() -> None:
@@ -103,7 +106,7 @@ def test_within_a_round_the_larger_contribution_comes_first() -> None:
         for i in range(4)
     ]
     expected = np.argsort(np.argsort([-a for a in adds]))
-    assert list(places(values, ACCURACY_SIZE)) == list(expected)
+    assert list(ranks(values, ACCURACY_SIZE)) == list(expected)
 
 
 def small_and_bad() -> list[list[float]]:
@@ -113,12 +116,12 @@ def small_and_bad() -> list[list[float]]:
 
 def test_a_small_bad_network_is_not_immortal() -> None:
     values = small_and_bad()
-    assert not goes_on(values, 0, ACCURACY_SIZE, StoppingConfig(rungs=(0.5,)))
-    assert places(values, ACCURACY_SIZE)[0] == len(values) - 1
+    assert stopped(values, 0, ACCURACY_SIZE, StoppingConfig(rungs=(0.5,)))
+    assert ranks(values, ACCURACY_SIZE)[0] == len(values) - 1
 
 
 def test_in_plain_non_dominated_sorting_it_would_be() -> None:
-    assert ranks(small_and_bad(), ACCURACY_SIZE.directions)[0] == 0
+    assert front(small_and_bad(), ACCURACY_SIZE.directions)[0]
 
 
 def test_a_small_network_without_a_neighbour_in_size_is_not_compared() -> None:
@@ -130,12 +133,12 @@ def test_a_small_network_without_a_neighbour_in_size_is_not_compared() -> None:
 @given(results, st.integers(0, 7))
 def test_a_clearly_good_trial_is_never_stopped(values: list[list[float]], at: int) -> None:
     mine = at % (len(values) + 1)
-    # Better than all in what was learned, and the smallest: it alone is at place 0.
+    # Better than all in what training decides, and the smallest: it alone has rank 0.
     values.insert(mine, [100.0, 10.0])
-    assert places(values, ACCURACY_SIZE)[mine] == 0
+    assert ranks(values, ACCURACY_SIZE)[mine] == 0
     for keep in (0.01, 0.5, 0.9):
         stopping = StoppingConfig(rungs=(0.5,), keep=keep, minimum=2)
-        assert goes_on(values, mine, ACCURACY_SIZE, stopping)
+        assert not stopped(values, mine, ACCURACY_SIZE, stopping)
 
 
 @few
@@ -148,9 +151,9 @@ def test_with_equal_sizes_it_is_plain_successive_halving(scores: list[int], keep
     values = [[float(score), 5000.0] for score in scores]
     best = sorted(scores, reverse=True)[: max(1, math.ceil(keep * len(scores)))]
     for mine, score in enumerate(scores):
-        assert goes_on(values, mine, ACCURACY_SIZE, stopping) == (score in best)
+        assert stopped(values, mine, ACCURACY_SIZE, stopping) == (score not in best)
     alone = [[float(score)] for score in scores]
-    assert list(places(alone, ACCURACY)) == list(places(values, ACCURACY_SIZE))
+    assert list(ranks(alone, ACCURACY)) == list(ranks(values, ACCURACY_SIZE))
 
 
 @few
@@ -159,29 +162,27 @@ def test_deficits_are_shares_that_are_zero_for_those_kept(
     values: list[list[float]], keep: float
 ) -> None:
     stopping = StoppingConfig(rungs=(0.5,), keep=keep, minimum=2)
-    found = [deficit(values, i, ACCURACY_SIZE, stopping) for i in range(len(values))]
+    found = [rank_deficit(values, i, ACCURACY_SIZE, stopping) for i in range(len(values))]
     assert all(0 <= d < 1 for d in found)
-    for mine, missing in enumerate(found):
-        assert goes_on(values, mine, ACCURACY_SIZE, stopping) == (missing == 0)
     kept = len(values) if len(values) < 2 else max(1, math.ceil(keep * len(values)))
     assert sum(missing == 0 for missing in found) == kept
 
 
 def test_below_the_minimum_no_one_is_stopped() -> None:
     values = [[1.0, 50.0], [2.0, 50.0], [3.0, 50.0]]
-    assert goes_on(values, 0, ACCURACY_SIZE, StoppingConfig(rungs=(0.5,), minimum=4))
-    assert not goes_on(values, 0, ACCURACY_SIZE, StoppingConfig(rungs=(0.5,), minimum=3))
+    assert not stopped(values, 0, ACCURACY_SIZE, StoppingConfig(rungs=(0.5,), minimum=4))
+    assert stopped(values, 0, ACCURACY_SIZE, StoppingConfig(rungs=(0.5,), minimum=3))
 
 
 def test_nothing_is_stopped_where_training_decides_nothing() -> None:
     values = [[float(i), float(i)] for i in range(8)]
     stopping = StoppingConfig(rungs=(0.5,))
-    assert all(goes_on(values, i, COSTS_ALONE, stopping) for i in range(8))
+    assert all(not stopped(values, i, COSTS_ALONE, stopping) for i in range(8))
 
 
 def test_a_result_that_is_not_a_number_comes_last() -> None:
     values = [[math.nan, 50.0], [1.0, 50.0], [2.0, 50.0], [3.0, 50.0]]
-    assert list(places(values, ACCURACY_SIZE)) == [3, 2, 1, 0]
+    assert list(ranks(values, ACCURACY_SIZE)) == [3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("budget", ["compressed", "prefix"])
@@ -229,40 +230,3 @@ def test_no_one_or_everyone_is_spared() -> None:
     numbers = range(500)
     assert not any(is_spared(StoppingConfig(spared=0.0), 0, n) for n in numbers)
     assert all(is_spared(StoppingConfig(spared=1.0), 0, n) for n in numbers)
-
-
-def slow_spearman(a: list[float], b: list[float]) -> float:
-    """For values without ties: 1 - 6 sum d^2 / (n (n^2 - 1))."""
-    n = len(a)
-    d = [sorted(a).index(x) - sorted(b).index(y) for x, y in zip(a, b, strict=True)]
-    return 1 - 6 * sum(x * x for x in d) / (n * (n * n - 1))
-
-
-@few
-@given(st.permutations(range(6)))
-def test_correlation_is_that_of_ranks(order: list[int]) -> None:
-    early = [float(2**i) for i in range(6)]
-    found = correlation(0, 2, early, order)
-    assert found.spearman == pytest.approx(slow_spearman(early, order))
-    assert (found.rung, found.epochs, found.trials) == (0, 2, 6)
-    assert found.trusted == (found.spearman >= 0.5)
-
-
-def test_a_correlation_over_few_trials_is_not_trusted() -> None:
-    few = list(range(FEWEST_FOR_CORRELATION - 1))
-    assert correlation(0, 1, few, few).spearman == pytest.approx(1.0)
-    assert not correlation(0, 1, few, few).trusted
-    assert correlation(0, 1, [*few, 9], [*few, 9]).trusted
-
-
-@pytest.mark.parametrize(
-    ("early", "final"),
-    [([], []), ([1.0, 2.0], [1.0, 2.0]), ([1.0] * 6, list(range(6))), (list(range(6)), [1.0] * 6)],
-    ids=["none", "two", "equal at the rung", "equal at the end"],
-)
-def test_a_correlation_that_is_not_defined_is_not_trusted(
-    early: list[float], final: list[float]
-) -> None:
-    found = correlation(0, 1, early, final)
-    assert math.isnan(found.spearman)
-    assert not found.trusted

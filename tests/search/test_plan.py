@@ -17,7 +17,7 @@ from tests.builders import TINY, shared_costs, tiny_study
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    monkeypatch.setattr("slb_autotune.search.ledger.CostModel", shared_costs)
+    monkeypatch.setattr("slb_autotune.search.feasibility.CostModel", shared_costs)
     monkeypatch.setattr("slb_autotune.search.plan.DRAWS", 200)
 
 
@@ -41,8 +41,8 @@ def test_the_numbers_of_a_study_on_digits() -> None:
     assert found.space_size == 27
     assert found.feasible_share == 1.0
     assert (found.trials, found.slots) == (12, 2)
-    assert found.epochs_a_trial == 2 + 4 + 8
-    assert found.steps_an_epoch == 10
+    assert found.epochs_per_trial == 2 + 4 + 8
+    assert found.steps_per_epoch == 10
     assert 0.001 < found.step_seconds < 1
     largest = estimate(config.base().updated({"weight_bits": 4}), info(config.base().data))
     assert found.memory_bytes == largest.training_bytes
@@ -52,7 +52,7 @@ def test_the_numbers_of_a_study_on_digits() -> None:
 
 def test_prefix_rungs_cost_no_further_epochs() -> None:
     early = {"rungs": [0.25, 0.5], "budget": "prefix"}
-    assert planned(trial={**TINY, "epochs": 8}, early_stopping=early).epochs_a_trial == 8
+    assert planned(trial={**TINY, "epochs": 8}, early_stopping=early).epochs_per_trial == 8
 
 
 def test_the_feasible_share_is_that_of_the_constraint() -> None:
@@ -101,7 +101,7 @@ def test_the_lines_for_people() -> None:
         "space      27 trials",
         "feasible   25.6% of 200 random draws",
         "trials     12, 2 at once, 14 epochs each if none is stopped early",
-        "step       30.5 ms measured, 10 steps an epoch",
+        "step       30.5 ms measured, 10 steps per epoch",
         "time       about 26 seconds, validation aside",
         "memory     6 MB for parameters, gradients and optimiser state of all slots",
         "disk       36 MB of checkpoints",

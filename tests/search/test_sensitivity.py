@@ -1,6 +1,5 @@
-"""Sensitivity: what a layer costs at a width, and the exact allocation that follows from it."""
+"""Sensitivity: how much loss a layer costs at a width."""
 
-from itertools import product
 from math import ceil
 from pathlib import Path
 
@@ -8,25 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from slb_autotune import data
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, TrainingFailed
 from slb_autotune.quant.slb import value_set
 from slb_autotune.search import sensitivity
+from slb_autotune.search.allocations import best_allocations
 from slb_autotune.search.sensitivity import (
     Probe,
-    best_allocations,
     best_scale,
-    knapsack,
+    measure_layers,
     measure_sensitivity,
     rounded,
-    sensitivity_order,
 )
 from slb_autotune.training.evaluation import load_run
 from tests.builders import tiny_config
+from tests.training.configs import photos
 
 CPU = torch.device("cpu")
 ONE_STAGE = {"keep_float": ("layer2.*", "layer3.*")}
@@ -48,10 +45,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Pa
 def probe(measured: tuple[pd.DataFrame, Path]) -> Probe:
     config, network = load_run(measured[1] / "float", CPU)
     return Probe.of(network, config, 2, CPU)
-
-
-def table_of(rows: list[tuple[str, int, float, int]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["layer", "bits", "cost", "bytes"])
 
 
 # Rounding
@@ -78,13 +71,15 @@ def test_no_other_scale_is_much_better(bits: int) -> None:
     assert error(best_scale(weight, bits)) <= 1.02 * least
 
 
-def test_a_large_layer_is_tried_on_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = torch.randn(2000)
-    whole = rounded(weight, 3)
-    monkeypatch.setattr(sensitivity, "_SAMPLE", 200)
-    part = rounded(weight, 3)
-    errors = [float((made - weight).square().sum()) for made in (whole, part)]
-    assert errors[1] <= 1.05 * errors[0]
+def test_the_scale_of_a_large_layer_is_as_good_though_only_a_sample_is_tried() -> None:
+    weight = torch.randn(100_000).double()
+    values = value_set(3).double()
+
+    def error(scale: float) -> float:
+        return float((values * scale - weight[:, None]).square().amin(1).sum())
+
+    least = min(error(float(weight.abs().max()) * k / 60) for k in range(20, 61))
+    assert error(best_scale(weight, 3)) <= 1.02 * least
 
 
 def test_one_bit_is_the_mean_magnitude() -> None:
@@ -106,159 +101,10 @@ def test_rounding_leaves_its_input_zeros_and_dtype_alone() -> None:
     assert torch.equal(weight, before)
 
 
-# Knapsack
-
-WIDTHS = (1, 2, 4)
-OPTIONS = st.lists(
-    st.dictionaries(
-        st.sampled_from(WIDTHS),
-        # Few different numbers make many ties; thirds make sums that round.
-        st.tuples(st.integers(-3, 6).map(lambda n: n / 3), st.integers(1, 12)),
-        min_size=1,
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-def brute_force(
-    costs: dict[str, dict[int, float]], bytes_: dict[str, dict[int, int]], budget: int
-) -> tuple[float, int] | None:
-    """(cost, bytes) of the best of all allocations."""
-    totals = []
-    for widths in product(*costs.values()):
-        total = worth(costs, bytes_, dict(zip(costs, widths, strict=True)))
-        if total[1] <= budget:
-            totals.append(total)
-    return min(totals, default=None)
-
-
-def worth(
-    costs: dict[str, dict[int, float]], bytes_: dict[str, dict[int, int]], bits: dict[str, int]
-) -> tuple[float, int]:
-    cost = 0.0
-    for layer in costs:
-        cost += costs[layer][bits[layer]]
-    return cost, sum(bytes_[layer][bits[layer]] for layer in costs)
-
-
-@settings(max_examples=150, deadline=None)
-@given(options=OPTIONS, budget=st.integers(1, 60))
-def test_the_knapsack_is_as_good_as_trying_everything(
-    options: list[dict[int, tuple[float, int]]], budget: int
-) -> None:
-    costs = {f"l{i}": {b: c for b, (c, _) in row.items()} for i, row in enumerate(options)}
-    bytes_ = {f"l{i}": {b: s for b, (_, s) in row.items()} for i, row in enumerate(options)}
-    best = brute_force(costs, bytes_, budget)
-    if best is None:
-        with pytest.raises(ConfigError, match=f"bytes; the budget is {budget} Hint: raise"):
-            knapsack(costs, bytes_, budget)
-    else:
-        found = knapsack(costs, bytes_, budget)
-        assert list(found) == list(costs)
-        assert worth(costs, bytes_, found) == best
-
-
-def test_exact_to_the_byte() -> None:
-    costs = {"a": {1: 1.0, 2: 0.5}, "b": {1: 1.0, 2: 0.4}}
-    bytes_ = {"a": {1: 100, 2: 201}, "b": {1: 100, 2: 202}}
-    assert knapsack(costs, bytes_, 403) == {"a": 2, "b": 2}
-    assert knapsack(costs, bytes_, 402) == {"a": 1, "b": 2}
-    assert knapsack(costs, bytes_, 301) == {"a": 2, "b": 1}
-    assert knapsack(costs, bytes_, 200) == {"a": 1, "b": 1}
-
-
-def test_ties_take_fewer_bytes() -> None:
-    costs = {"a": {1: 0.0, 8: 0.0}, "b": {1: 1.0, 8: 0.0}}
-    bytes_ = {"a": {1: 1, 8: 8}, "b": {1: 1, 8: 8}}
-    assert knapsack(costs, bytes_, 100) == {"a": 1, "b": 8}
-
-
-def test_a_network_of_millions_of_irregular_bytes() -> None:
-    rng = np.random.default_rng(0)
-    widths = (1, 2, 3, 4, 8)
-    params = rng.integers(10_001, 2_400_003, 20).tolist()
-    bytes_ = {f"l{i}": {b: ceil(p * b / 8) for b in widths} for i, p in enumerate(params)}
-    costs = {name: {b: float(rng.exponential() * 2.0**-b) for b in widths} for name in bytes_}
-    budget = sum(row[3] for row in bytes_.values())
-    found = worth(costs, bytes_, knapsack(costs, bytes_, budget))
-    assert found[1] <= budget
-    for _ in range(300):
-        bits = dict(zip(costs, rng.choice(widths, 20).tolist(), strict=True))
-        other = worth(costs, bytes_, bits)
-        assert other[1] > budget or other[0] >= found[0]
-
-
-def test_a_layer_that_breaks_is_never_chosen_where_it_can_be_helped() -> None:
-    costs = {"a": {1: float("inf"), 2: 0.1}, "b": {1: 0.2, 2: 0.0}}
-    bytes_ = {"a": {1: 1, 2: 2}, "b": {1: 1, 2: 2}}
-    assert knapsack(costs, bytes_, 3) == {"a": 2, "b": 1}
-    assert knapsack(costs, bytes_, 2) == {"a": 1, "b": 1}
-
-
-def test_the_knapsack_explains_what_it_cannot_use() -> None:
-    with pytest.raises(ConfigError, match="'a' must have both a cost and bytes"):
-        knapsack({"a": {1: 0.0}}, {"a": {1: 1, 2: 2}}, 10)
-    with pytest.raises(ConfigError, match="a cost of layer 'a' is not a number"):
-        knapsack({"a": {1: float("nan")}}, {"a": {1: 1}}, 10)
-    assert knapsack({}, {}, 0) == {}
-
-
-# Allocations
-
-
-def test_allocations_are_the_optimum_at_each_budget() -> None:
-    rng = np.random.default_rng(1)
-    rows = [
-        (f"l{i}", bits, float(rng.normal(2.0**-bits, 0.2)), (3 + 7 * i) * bits)
-        for i in range(5)
-        for bits in (1, 2, 4)
-    ]
-    assert any(cost < 0 for _, _, cost, _ in rows)
-    costs: dict[str, dict[int, float]] = {}
-    bytes_: dict[str, dict[int, int]] = {}
-    for layer, bits, cost, size in rows:
-        costs.setdefault(layer, {})[bits] = max(cost, 0.0)
-        bytes_.setdefault(layer, {})[bits] = size
-    smallest = sum(row[1] for row in bytes_.values())
-    budgets = np.geomspace(smallest, 4 * smallest, 6)
-    expected = [brute_force(costs, bytes_, int(budget + 1e-9)) for budget in budgets]
-    found = [worth(costs, bytes_, bits) for bits in best_allocations(table_of(rows), sizes=6)]
-    assert found == list(dict.fromkeys(expected))
-    assert [size for _, size in found] == sorted({size for _, size in found})
-    assert found[0][1] == smallest
-
-
-def test_noise_is_not_paid_for_with_bits() -> None:
-    rows = [("a", 1, 0.0, 1), ("a", 8, -0.3, 8), ("b", 1, 0.2, 1), ("b", 8, -0.1, 8)]
-    assert best_allocations(table_of(rows)) == [{"a": 1, "b": 1}, {"a": 1, "b": 8}]
-
-
-def test_one_width_gives_one_allocation() -> None:
-    table = table_of([("a", 2, 0.1, 4), ("b", 2, 0.1, 4)])
-    assert best_allocations(table) == [{"a": 2, "b": 2}]
-    assert best_allocations(table, sizes=1) == [{"a": 2, "b": 2}]
-
-
-def test_allocations_explain_what_they_cannot_use() -> None:
-    with pytest.raises(ConfigError, match="sizes must be at least 1; got 0"):
-        best_allocations(table_of([("a", 1, 0.0, 1)]), sizes=0)
-    with pytest.raises(ConfigError, match="the table of sensitivities is empty"):
-        best_allocations(table_of([]))
-    with pytest.raises(ConfigError, match="a cost of layer 'a' is not a number"):
-        best_allocations(table_of([("a", 1, float("nan"), 1)]))
-
-
-def test_the_order_is_by_mean_cost() -> None:
-    rows = [("a", 1, 0.1, 1), ("a", 2, 0.3, 2), ("b", 1, 0.9, 1), ("b", 2, 0.0, 2)]
-    rows += [("c", 1, 0.1, 1), ("c", 2, -0.2, 2)]
-    assert sensitivity_order(table_of(rows)) == ["b", "a", "c"]
-
-
 # Measuring
 
 
-def test_the_table_has_a_row_for_each_layer_and_width(
+def test_the_table_has_one_row_per_layer_and_width(
     measured: tuple[pd.DataFrame, Path], probe: Probe
 ) -> None:
     table, _ = measured
@@ -297,12 +143,11 @@ def test_the_table_gives_allocations_from_all_small_to_best(
     series = best_allocations(table, sizes=4)
     assert set(series[0].values()) == {1}
     assert len(series) == 4
-    order = sensitivity_order(table)
-    assert sorted(order) == sorted(series[0])
+    assert all(list(bits) == table["layer"].unique().tolist() for bits in series)
 
 
 @pytest.mark.parametrize("bits", [1, 3])
-def test_the_network_is_left_bit_for_bit_as_it_was(probe: Probe, bits: int) -> None:
+def test_the_network_is_restored_bit_for_bit(probe: Probe, bits: int) -> None:
     before = {name: value.clone() for name, value in probe.network.state_dict().items()}
     base = probe.loss()
     for layer in probe.layers()[:3]:
@@ -338,9 +183,12 @@ def test_the_statistics_are_estimated_again_for_the_quantised_layer(probe: Probe
     # BN undoes a change of scale, but only if its statistics follow.
     weight = probe.weight("layer2.1.conv1")
     base = probe.loss()
-    with torch.no_grad(), sensitivity._restored([weight]):
+    with torch.no_grad():
         weight.mul_(4.0)
-        assert probe.loss() == pytest.approx(base, rel=1e-3)
+        scaled = probe.loss()
+        weight.div_(4.0)
+    assert scaled == pytest.approx(base, rel=1e-3)
+    assert probe.loss() == base
 
 
 def test_a_second_call_reads_the_table(
@@ -360,7 +208,7 @@ def test_a_second_call_reads_the_table(
     pd.testing.assert_frame_equal(again, table, check_exact=True)
 
 
-def test_other_inputs_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_inputs_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config(**ONE_STAGE)
     first = measure_sensitivity(config, (1,), folder=tmp_path, batches=1)
     epochs: list[int] = []
@@ -381,7 +229,7 @@ def test_other_inputs_are_measured_anew(tmp_path: Path, monkeypatch: pytest.Monk
     pd.testing.assert_frame_equal(back, first, check_exact=True)
 
 
-def test_a_damaged_note_of_the_inputs_is_measured_anew(tmp_path: Path) -> None:
+def test_a_damaged_cache_is_measured_again(tmp_path: Path) -> None:
     config = tiny_config(**ONE_STAGE)
     first = measure_sensitivity(config, (2,), folder=tmp_path, batches=1)
     (tmp_path / "sensitivity.json").write_text("{")
@@ -390,10 +238,7 @@ def test_a_damaged_note_of_the_inputs_is_measured_anew(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again, first, check_exact=True)
 
 
-def test_without_a_validation_part_training_images_stand_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sensitivity, "_STAND_INS", 50)
+def test_without_a_validation_split_training_images_replace_it(tmp_path: Path) -> None:
     config = tiny_config(**ONE_STAGE, **{"data.val_fraction": 0.0})
     seen: list[tuple[int, int]] = []
     table = measure_sensitivity(
@@ -401,26 +246,17 @@ def test_without_a_validation_part_training_images_stand_in(
     )
     assert table["layer"].str.startswith("layer1.").all()
     assert seen == [(i, len(table) + 1) for i in range(1, len(table) + 2)]
-    split = sensitivity._stand_in(config)
-    batches = list(split.batches(32))
-    assert [len(y) for _, y in batches] == [32, 18]
-    assert len(split) == 50
-    # Nothing is augmented: every image is one of the training set as it stands.
+    split = Probe.of(load_run(tmp_path / "float", CPU)[1], config, 1, CPU).split
+    batches = list(split.batches(40))
+    assert [len(y) for _, y in batches] == [40, 24]
+    assert (len(split), split.steps(40)) == (64, 2)
+    # Nothing is augmented: every image is one of the training set, unchanged.
     whole = torch.cat([x for x, _ in data.load_train(config.data)[0].batches(64)])
-    assert all((whole == x).flatten(1).all(1).any() for x in batches[0][0])
+    assert all((whole == x).flatten(1).all(1).any() for inputs, _ in batches for x in inputs)
 
 
 def test_a_network_without_bn_is_measured_too(tmp_path: Path) -> None:
-    config = TrialConfig.from_mapping(
-        {
-            "network": {"name": "vdsr", "width": 4, "options": {"depth": 4}},
-            "data": {"name": "photos", "patches": 32, "patch": 24},
-            "optimizer": {"name": "adam", "lr": 1e-3},
-            "epochs": 1,
-            "batch_size": 16,
-            "device": "cpu",
-        }
-    )
+    config = photos(**{"network.options": {"depth": 4}, "data.patches": 32})
     table = measure_sensitivity(config, (1, 8), folder=tmp_path, batches=1)
     assert table["layer"].nunique() == 2
     assert np.isfinite(table["loss"]).all()
@@ -430,11 +266,11 @@ def test_a_broken_layer_costs_infinity_and_a_broken_network_ends_it(
     probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Probe, "loss", lambda _, layer=None, bits=32: 1.0 if bits > 1 else np.nan)
-    table = sensitivity._measure_layers(probe, [1, 2], None)
+    table = measure_layers(probe, [1, 2])
     assert table["cost"].tolist() == [float("inf"), 0.0] * 18
     monkeypatch.setattr(Probe, "loss", lambda *_: float("nan"))
     with pytest.raises(TrainingFailed, match="of the float network is not a finite number"):
-        sensitivity._measure_layers(probe, [1], None)
+        measure_layers(probe, [1])
 
 
 def test_bad_inputs_are_explained_before_anything_is_trained(tmp_path: Path) -> None:

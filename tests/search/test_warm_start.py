@@ -8,8 +8,8 @@ import pytest
 
 from slb_autotune.errors import InputError
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.storage import StudyFolder, open_ledger
-from slb_autotune.search.warm_start import PAPER, warm_values
+from slb_autotune.search.storage import StudyFolder, blank_ledger, open_ledger
+from slb_autotune.search.warm_start import PAPER, initial_configurations
 from tests.builders import TINY, play, shared_costs, tiny_study
 
 BITS = {"choices": [1, 2, 4], "per": "stage"}
@@ -23,18 +23,17 @@ TEMPERATURE = {
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    monkeypatch.setattr("slb_autotune.search.ledger.CostModel", shared_costs)
+    monkeypatch.setattr("slb_autotune.search.feasibility.CostModel", shared_costs)
     monkeypatch.setattr("os.fsync", lambda file: None)
 
 
 def ledger_of(space: dict[str, Any], **changes: Any) -> Ledger:
     config = tiny_study(**{"warm_start": {}, "space": space, **changes})
-    study = optuna.create_study(directions=list(config.goals().values()))
-    return Ledger(config, study, Path("nowhere"))
+    return blank_ledger(config)
 
 
 def first_trials(ledger: Ledger) -> list[tuple[str, dict[str, Any]]]:
-    return list(warm_values(ledger, Path("nowhere")))
+    return list(initial_configurations(ledger))
 
 
 def all_at(bits: int) -> dict[str, int]:
@@ -96,8 +95,9 @@ def test_each_kind_can_be_switched_off() -> None:
 
 def test_what_breaks_a_constraint_is_left_out() -> None:
     space = {**TEMPERATURE, "weight_bits": BITS}
+    feasibility = ledger_of(space).feasibility
     sizes = [
-        ledger_of(space).costs.cost(ledger_of(space).base.updated({"weight_bits": b})).size_bytes
+        feasibility.check(feasibility.base.updated({"weight_bits": b})).costs["size_bytes"]
         for b in (1, 2, 4)
     ]
     between = (sizes[1] + sizes[2]) // 2
@@ -135,7 +135,7 @@ def earlier_study(folder: Path) -> Ledger:
     return ledger
 
 
-def test_the_front_of_an_earlier_study_is_taken_over_by_name(tmp_path: Path) -> None:
+def test_the_front_of_an_earlier_study_starts_this_one_by_name(tmp_path: Path) -> None:
     earlier = earlier_study(tmp_path)
     ledger = ledger_of(
         {"T_e": {"log": [1, 10000]}, "weight_bits": BITS, "label_smoothing": [0.0, 0.1]},
@@ -143,8 +143,8 @@ def test_the_front_of_an_earlier_study_is_taken_over_by_name(tmp_path: Path) -> 
         storage={"folder": str(tmp_path)},
     )
     found = first_trials(ledger)
-    assert [source for source, _ in found] == ["study earlier"] * len(earlier.front())
-    for (_, values), record in zip(found, earlier.front(), strict=True):
+    assert [source for source, _ in found] == ["study earlier"] * len(earlier.snapshot().front())
+    for (_, values), record in zip(found, earlier.snapshot().front(), strict=True):
         kept = {k: v for k, v in record.params.items() if k != "optimizer.lr"}
         assert values == {"label_smoothing": 0.0, **kept}
 

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from slb_autotune.errors import ConfigError
+from slb_autotune.training import device
 from slb_autotune.training.device import check_precision, free_memory, isolated, resolve_device
 from tests.builders import tiny_config
 
 CPU = torch.device("cpu")
 
 
-def test_threads_and_random_state_are_put_back():
+def test_threads_and_random_state_are_restored():
     before, state = torch.get_num_threads(), torch.get_rng_state()
     with isolated(before + 1, CPU):
         assert torch.get_num_threads() == before + 1
@@ -20,7 +21,7 @@ def test_threads_and_random_state_are_put_back():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_they_are_put_back_after_an_error_too():
+def test_they_are_restored_after_an_error_too():
     before, state = torch.get_num_threads(), torch.get_rng_state()
 
     def fail() -> None:
@@ -69,7 +70,7 @@ def test_mps_that_is_not_there_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["tpu", "", "cuda:x"])
 def test_a_device_that_nobody_has_is_refused(name):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=f"there is no device {name!r} here Hint: use device"):
         resolve_device(name)
 
 
@@ -80,22 +81,37 @@ def test_fp16_needs_cuda():
     assert caught.value.hint == "use amp: off."
 
 
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-def test_other_precisions_run_on_the_cpu(amp):
-    check_precision(tiny_config(amp=amp), CPU)
-
-
-def test_fp16_runs_on_cuda():
-    check_precision(tiny_config(amp="fp16"), torch.device("cuda"))
+def test_no_other_precision_is_refused():
+    refused = []
+    for amp in ("off", "bf16", "fp16"):
+        for kind in ("cpu", "cuda"):
+            try:
+                check_precision(tiny_config(amp=amp), torch.device(kind))
+            except ConfigError:
+                refused.append((amp, kind))
+    assert refused == [("fp16", "cpu")]
 
 
 @pytest.mark.parametrize(
-    ("machine", "container", "expected"),
-    [(100, 30, 30), (20, 30, 20), (100, None, 100), (None, 30, 30), (None, None, None)],
+    ("host", "container", "expected"),
+    [
+        ("MemTotal: 900 kB\nMemAvailable: 100 kB\n", ("50000", "20000"), 30_000),
+        ("MemTotal: 900 kB\nMemAvailable: 20 kB\n", ("50000", "20000"), 20 * 1024),
+        ("MemAvailable: 100 kB\n", ("max", "20000"), 100 * 1024),
+        ("MemAvailable: 100 kB\n", None, 100 * 1024),
+        ("MemTotal: 900 kB\n", ("50000", "20000"), 30_000),
+        (None, ("50000", "20000"), 30_000),
+        (None, None, None),
+    ],
 )
-def test_free_memory_is_the_lesser_of_machine_and_container(
-    monkeypatch, machine, container, expected
+def test_free_memory_is_the_lesser_of_host_and_container(
+    monkeypatch, tmp_path, host, container, expected
 ):
-    monkeypatch.setattr("slb_autotune.training.device._available_memory", lambda: machine)
-    monkeypatch.setattr("slb_autotune.training.device._container_room", lambda: container)
+    monkeypatch.setattr(device, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(device, "CGROUP", tmp_path)
+    if host is not None:
+        (tmp_path / "meminfo").write_text(host)
+    if container is not None:
+        for name, value in zip(("memory.max", "memory.current"), container, strict=True):
+            (tmp_path / name).write_text(f"{value}\n")
     assert free_memory(CPU) == expected

@@ -15,7 +15,8 @@ from slb_autotune.config.methods import METHODS
 from slb_autotune.config.trial import TrialConfig, activation_widths
 from slb_autotune.cost import estimate, profile, size_bytes
 from slb_autotune.errors import ConfigError
-from slb_autotune.export.packed import load_packed, read_packed, save_packed
+from slb_autotune.export.format import read_packed
+from slb_autotune.export.packed import load_packed, save_packed
 from slb_autotune.quant import LowBitLayer, quantize, set_temperature
 from slb_autotune.quant.layers import low_bit_layers
 from slb_autotune.training.loop import train

@@ -1,4 +1,4 @@
-"""Where the tests find real data, and how they make small data of their own."""
+"""Real data for the tests, where it is present, and small data that they write."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def cifar10_root() -> Path:
     return Path(root)
 
 
-def random_picture(path: Path, height: int, width: int, seed: int, mode: str = "RGB") -> None:
-    """Write a smooth random picture."""
+def random_image(path: Path, height: int, width: int, seed: int, mode: str = "RGB") -> None:
+    """Write a smooth random image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = (4, 4, 3) if mode == "RGB" else (4, 4)
     pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
@@ -39,20 +39,20 @@ def random_picture(path: Path, height: int, width: int, seed: int, mode: str = "
 
 
 def class_folders(root: Path) -> Path:
-    """Make an ImageNet-like folder: 3 classes, 5 training and 2 test pictures each."""
+    """Write an ImageNet-like folder: 3 classes, 5 training and 2 test images each."""
     for part, count in (("train", 5), ("val", 2)):
         for label in range(3):
             for number in range(count):
                 path = root / part / f"n{label}" / f"{part}_{number}.JPEG"
-                random_picture(path, 40 + number, 50, seed=100 * label + 10 * count + number)
+                random_image(path, 40 + number, 50, seed=100 * label + 10 * count + number)
     return root
 
 
-def picture_folders(root: Path) -> Path:
-    """Make a super-resolution folder: 6 training pictures in subfolders, 2 for testing."""
+def image_folders(root: Path) -> Path:
+    """Write a super-resolution folder: 6 training images in subfolders, 2 for testing."""
     for number in range(6):
         path = root / "train" / f"set{number % 2}" / f"{number}.png"
-        random_picture(path, 50 + 3 * number, 61 + number, seed=number)
-    random_picture(root / "test" / "a.bmp", 37, 45, seed=20)
-    random_picture(root / "test" / "b.jpg", 40, 33, seed=21, mode="L")
+        random_image(path, 50 + 3 * number, 61 + number, seed=number)
+    random_image(root / "test" / "a.bmp", 37, 45, seed=20)
+    random_image(root / "test" / "b.jpg", 40, 33, seed=21, mode="L")
     return root

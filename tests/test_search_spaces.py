@@ -10,9 +10,9 @@ from slb_autotune import data
 from slb_autotune.config.section import Section
 from slb_autotune.config.study import ParameterConfig, StudyConfig
 from slb_autotune.search.storage import blank_ledger
-from slb_autotune.search.warm_start import warm_values
+from slb_autotune.search.warm_start import initial_configurations
 from slb_autotune.training.loop import Progress, Trial
-from tests.data.places import cifar10_root, class_folders, picture_folders
+from tests.data.samples import cifar10_root, class_folders, image_folders
 
 FILES = sorted((Path(__file__).parents[1] / "search_spaces").glob("*.yaml"))
 
@@ -42,7 +42,7 @@ def root_of(name: str, folder: Path) -> dict[str, str]:
     if name == "imagenet":
         return {"data.root": str(class_folders(folder))}
     if name == "sr_folder":
-        return {"data.root": str(picture_folders(folder))}
+        return {"data.root": str(image_folders(folder))}
     return {}
 
 
@@ -68,9 +68,9 @@ def test_its_first_trial_takes_a_step(path: Path, tmp_path: Path) -> None:
         }
     )
     ledger = blank_ledger(small)
-    for source, values in warm_values(ledger, tmp_path):
+    for source, values in initial_configurations(ledger):
         ledger.enqueue([values], source)
-    found = ledger.next_order()
+    found = ledger.ask()
     assert found is not None
     trial_config = ledger.records[found[0]].config
     trial = Trial(trial_config, data.info(trial_config.data), torch.device("cpu"))
