@@ -228,7 +228,7 @@ def _end(session: Session) -> None:
         waiting = f"{session.waiting} trials wait to be logged to MLflow"
         print_note(f"{waiting}; `slb-autotune resume {name}` tries again.")
     if session.interrupted:
-        print_note(f"stopped; go on with: slb-autotune resume {name}")
+        print_note(f"stopped; resume with: slb-autotune resume {name}")
         raise typer.Exit(130)
 
 

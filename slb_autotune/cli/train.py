@@ -141,7 +141,7 @@ def train_run(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> 
             kept = f"whole epochs are kept in {folder}" if begun else "nothing was kept yet"
             print_error(
                 f"stopped in epoch {view.epoch}; {kept}",
-                "give the same command again to go on.",
+                "give the same command again to continue.",
             )
             raise typer.Exit(130) from None
         metrics = result.metrics

@@ -40,7 +40,8 @@ import sys
 from slb_autotune.cli.main import main
 
 commands = [[*command, "--help"] for command in {COMMANDS}]
-for arguments in [*commands, ["list"], ["list", "fields"], ["list", "metrics"], ["train", "nothing"], ["--version"]]:
+lists = [["list"], ["list", "fields"], ["list", "metrics"]]
+for arguments in [*commands, *lists, ["train", "nothing"], ["--version"]]:
     sys.argv = ["slb-autotune", *arguments]
     try:
         main()

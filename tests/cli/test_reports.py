@@ -38,10 +38,10 @@ def test_what_cannot_be_exported_is_bad_input(slb):
 
 
 def test_the_page_of_a_study_is_written_into_its_folder(slb, tmp_path):
-    played_study(tmp_path / "slb-runs")
+    study = played_study(tmp_path / "slb-runs")
+    page = study.folder / "report" / "index.html"
     ended = slb("report", "tiny")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == "page       slb-runs/studies/tiny/report/index.html\n"
-    assert Path("slb-runs/studies/tiny/report/index.html").read_text().startswith("<!")
-    page = slb("report", "tiny", "--json").json()["page"]
-    assert page == "slb-runs/studies/tiny/report/index.html"
+    assert ended.out == f"page       {page}\n"
+    assert page.read_text().startswith("<!")
+    assert slb("report", "tiny", "--json").json() == {"page": str(page)}

@@ -95,7 +95,7 @@ def test_a_stopped_search_says_how_to_resume_it(slb, tmp_path, driver):
     driver("interrupted")
     ended = slb("search", write_study(tmp_path), "--name", "other")
     assert ended.code == 130
-    assert ended.err.endswith("stopped; go on with: slb-autotune resume other\n")
+    assert ended.err.endswith("stopped; resume with: slb-autotune resume other\n")
     assert "report     slb-autotune report other" in ended.out  # none was written
     driver()
     more = slb("resume", "other", "--trials", "6", "--json")

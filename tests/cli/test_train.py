@@ -32,7 +32,7 @@ def test_a_stopped_run_continues_to_the_end_and_can_be_evaluated(slb, tmp_path):
     assert re.search(
         r"^error: stopped in epoch \d+; whole epochs are kept in run$", *flat(stopped)
     )
-    assert re.search(r"^hint: give the same command again to go on\.$", *flat(stopped))
+    assert re.search(r"^hint: give the same command again to continue\.$", *flat(stopped))
     kept = len(pd.read_csv(tmp_path / "run" / "history.csv"))
     assert 1 <= kept < 8
 
