@@ -1,4 +1,4 @@
-"""Options that commands share, and what their words mean: configurations, runs, studies."""
+"""Options that commands share, and how their values are read: configurations, runs, studies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slb_autotune.config.study import StudyConfig
     from slb_autotune.config.trial import TrialConfig
 
-DEFAULT_RUNS = Path("slb-runs")
+DEFAULT_RUNS = Path("slb-runs")  # as in a study file, which takes pydantic to read
 STUDY_KEYS = frozenset({"space", "points"})  # what a study's file has and a trial's has not
 STUDY_SECTIONS = ("resources", "storage", "budget", "early_stopping", "sampler")  # for --set
 
@@ -46,7 +46,7 @@ Seconds = Annotated[float | None, typer.Option(help="Wall-clock seconds, in all.
 
 
 def load_config(source: str, runs: Path = DEFAULT_RUNS) -> TrialConfig:
-    """The trial that a word names: a recipe, STUDY:NUMBER, or a YAML file."""
+    """The trial that an argument names: a recipe, STUDY:NUMBER, or a YAML file."""
     from slb_autotune.config.files import parse_yaml, read_text
     from slb_autotune.config.recipes import RECIPES, recipe
     from slb_autotune.config.trial import TrialConfig

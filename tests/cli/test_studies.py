@@ -74,9 +74,11 @@ def test_a_search_ends_with_what_it_found(slb, tmp_path, driver):
     assert Path("slb-runs/studies/mine/report/index.html").exists()
     assert Path("slb-runs/studies/mine/result/study.json").exists()
     # Without a terminal, one line per trial that ended.
-    told = ended.err.splitlines()
-    assert [line.split()[:3] for line in told] == [["trial", str(n), "done"] for n in range(4)]
-    assert re.search(r"validation accuracy [\d.]+ %  size [\d.]+ kB  \[4 done, 0 running", told[0])
+    progress = ended.err.splitlines()
+    assert [line.split()[:3] for line in progress] == [["trial", str(n), "done"] for n in range(4)]
+    assert re.search(
+        r"validation accuracy [\d.]+ %  size [\d.]+ kB  \[4 done, 0 running", progress[0]
+    )
 
 
 def test_a_search_ends_as_json(slb, tmp_path, driver):
