@@ -21,9 +21,9 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database: making its tables takes seconds."""
-    from slb_autotune.tracking import make_client, settle_environment
+    from slb_autotune.tracking import configure_environment, make_client
 
-    settle_environment()
+    configure_environment()
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     make_client(f"sqlite:///{path}").search_experiments()
     return path

@@ -301,6 +301,8 @@ class Ledger:
                 if status == "stopped":
                     _set_constraint(trial, "stopped early", frozen.user_attrs["deficit"])
                 self._tell_optuna(trial, state=TrialState.PRUNED)
+            if frozen.number in self.records:
+                self._refresh(frozen.number)  # it has an end now
 
     def _tell_optuna(self, trial: optuna.Trial, **result: Any) -> None:
         self.study.tell(trial, **result)

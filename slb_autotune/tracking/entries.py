@@ -1,4 +1,4 @@
-"""What a study tells its tracker: a trial, and the study as a whole."""
+"""What a recorder hands to its tracker: a trial, and the study as a whole."""
 
 from __future__ import annotations
 
@@ -8,40 +8,46 @@ from typing import Any
 
 import pandas as pd
 
-from slb_autotune.config.trial import TrialConfig
+from slb_autotune.search.records import Record
 
 
 @dataclass(frozen=True)
 class TrialEntry:
-    """What the driver knows of a trial. `started` must stay the same over sessions.
+    """One trial: its row in the table of runs, and its record.
 
-    `stages` are the trial's phases in order, (folder, last epoch): they tell which rung an epoch
-    belongs to.
+    All tags, parameters and results come from `row`. `stages` are the trial's phases in order,
+    (folder, last epoch): they say to which rung an epoch in `folder` belongs.
     """
 
-    number: int
-    status: str
-    reason: str
-    source: str
-    attempt: int
-    config: TrialConfig
-    params: dict[str, Any]
-    metrics: dict[str, float]
-    bits: dict[str, int]
-    on_front: bool
+    row: dict[str, Any]
+    record: Record
     folder: Path
-    started: float
     stages: tuple[tuple[str, int], ...]
-    epochs_spent: int = 0
+
+    @property
+    def number(self) -> int:
+        """The trial's number."""
+        return self.record.number
+
+    @property
+    def is_running(self) -> bool:
+        """Whether epochs may still be added."""
+        return self.record.status == "running"
+
+    @property
+    def on_front(self) -> bool:
+        """Whether it is a member of the study's front."""
+        return bool(self.row["on_front"])
 
 
 @dataclass(frozen=True)
 class StudyEntry:
-    """What the driver knows of the whole study.
+    """The whole study.
 
-    `started`, the beginning of its first session, tells it from an earlier study of its name.
-    `hypervolume` and `fronts` say what they were after so many ended trials: the first after each,
-    the second after each that changed it. Both have all of the study, from its first session on.
+    `started`, the beginning of its first session, distinguishes it from an earlier study of its
+    name. `hypervolume` and `fronts` are pairs of a number of ended trials and the value after
+    them: the first has one pair per ended trial, the second one per change of the front. Both
+    cover all of the study, from its first session on.
     """
 
     name: str

@@ -1,23 +1,27 @@
-"""An MLflow store: where it is, how it is asked, and what it takes."""
+"""An MLflow store: its address, its queries and its limits."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Metric, Run
 
 LONGEST_TAG = 4000  # MLflow cuts longer ones, older servers at 5,000
+METRICS_PER_BATCH = 800  # MLflow takes 1,000 items at once, params and tags among them
+PARAMS_PER_BATCH = 90  # MLflow takes 100
 PAGE = 500
 
-# How a trial of ours is called in MLflow; the tag `status` has our own word.
+# MLflow's status of a study's or trial's run; the tag `status` has our own.
 RUN_STATUS = {
     "running": "RUNNING",
     "done": "FINISHED",
@@ -36,16 +40,16 @@ def tracking_uri(uri: str | None, runs_folder: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_folder.absolute()}/mlflow.db"
 
 
-def place_of(uri: str) -> str:
-    """A store as a person may read it: no user, no password, no long path."""
+def public_address(uri: str) -> str:
+    """The address of a store for messages: no user, no password, no long path."""
     parts = urlsplit(uri)
     if parts.hostname is None:
         return parts.path.rpartition("/")[2] or uri
     return f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
 
 
-def settle_environment() -> None:
-    """MLflow's settings for a writer that retries by itself and says nothing, unless set."""
+def configure_environment() -> None:
+    """MLflow's settings for a writer that retries by itself and prints nothing, unless set."""
     for name, value in {
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -96,15 +100,41 @@ def find_experiments(client: MlflowClient) -> Iterator[Any]:
 
 
 def set_status(client: MlflowClient, run: str, status: str, end: int | None) -> None:
-    """Say how a run stands, in MLflow's words."""
-    word = RUN_STATUS[status]
-    if word == "RUNNING":
-        client.update_run(run, word)
+    """Set MLflow's status of a run from ours."""
+    state = RUN_STATUS[status]
+    if state == "RUNNING":
+        client.update_run(run, state)
     else:
-        client.set_terminated(run, word, end)
+        client.set_terminated(run, state, end)
 
 
-def is_away(error: Exception) -> bool:
+def log_batch(
+    client: MlflowClient,
+    run: str,
+    metrics: Sequence[Metric] = (),
+    params: Mapping[str, str] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Log in as few batches as MLflow's limits allow, one for a usual trial."""
+    from mlflow.entities import Param, RunTag
+
+    all_params = [Param(name, value) for name, value in params.items()]
+    all_tags = [RunTag(name, value) for name, value in tags.items()]
+    batches = max(
+        math.ceil(len(metrics) / METRICS_PER_BATCH),
+        math.ceil(len(all_params) / PARAMS_PER_BATCH),
+        math.ceil(len(all_tags) / PARAMS_PER_BATCH),
+    )
+    for i in range(batches):
+        client.log_batch(
+            run,
+            metrics[i * METRICS_PER_BATCH : (i + 1) * METRICS_PER_BATCH],
+            all_params[i * PARAMS_PER_BATCH : (i + 1) * PARAMS_PER_BATCH],
+            all_tags[i * PARAMS_PER_BATCH : (i + 1) * PARAMS_PER_BATCH],
+        )
+
+
+def is_unavailable(error: Exception) -> bool:
     """Whether the store is at fault, and not what was sent: then nothing else would pass."""
     from mlflow.exceptions import MlflowException
     from requests import RequestException
@@ -118,7 +148,7 @@ def is_away(error: Exception) -> bool:
 
 
 def split_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags that MLflow takes: a long one goes on in `name.2`, and empty ones are left out."""
+    """Tags that MLflow takes: a long one continues in `name.2`, and empty ones are left out."""
     found: dict[str, str] = {}
     for name, text in tags.items():
         for i in range(0, len(text), LONGEST_TAG):
@@ -139,13 +169,15 @@ def joined_tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def milliseconds(seconds: float) -> int:
-    """As MLflow counts time."""
+    """Seconds as MLflow counts time."""
     return round(seconds * 1000)
 
 
-def flag_word(flag: bool) -> str:
-    """A flag as a tag."""
-    return "true" if flag else "false"
+def as_tag(value: Any) -> str:
+    """A value as the text of a tag: empty where there is none, floats to the last bit."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
 
 
 def digest_of(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The thread that tells MLflow about a study while it runs."""
+"""The thread that sends a study to MLflow while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slb_autotune.tracking.entries import StudyEntry, TrialEntry
-from slb_autotune.tracking.store import is_away, place_of, settle_environment, tracking_uri
+from slb_autotune.tracking.store import (
+    configure_environment,
+    is_unavailable,
+    public_address,
+    tracking_uri,
+)
 from slb_autotune.tracking.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -21,7 +26,7 @@ LONGEST_PAUSE = 30.0
 
 
 class Tracker:
-    """Tells MLflow about a study, in a thread of its own; no method waits for MLflow but `close`.
+    """Sends a study to MLflow in a thread of its own; no method but `close` waits for MLflow.
 
     The first `submit` of a session gives all trials, later ones those that changed. The epochs of
     running trials are read from their folders.
@@ -39,15 +44,15 @@ class Tracker:
         self._running: dict[int, TrialEntry] = {}
         self._refused: dict[int, TrialEntry] = {}
         self._files: list[tuple[Path, str]] = []
-        self._told: set[str] = set()
-        self._away = False
-        self._left = False
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+        self._warned: set[str] = set()
+        self._unavailable = False
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
 
     @property
     def run_ids(self) -> Mapping[int, str]:
         """Trial -> its run, as far as they are known."""
-        return dict(self._writer.run_ids)
+        return self._writer.run_ids
 
     @property
     def parent_id(self) -> str | None:
@@ -56,11 +61,11 @@ class Tracker:
 
     def start(self) -> None:
         """Begin to write."""
-        settle_environment()
+        configure_environment()
         self._thread.start()
 
     def submit(self, study: StudyEntry, trials: Sequence[TrialEntry]) -> None:
-        """Tell what changed; the newest entry of a trial wins."""
+        """Hand over what changed; the newest entry of a trial wins."""
         with self._lock:
             self._study = study
             self._waiting.update((entry.number, entry) for entry in trials)
@@ -77,18 +82,18 @@ class Tracker:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
-        self._left = self._thread.is_alive()
+        self._abandoned = self._thread.is_alive()
         with self._lock:
             return len(self._waiting)
 
     # -- the thread --------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         pause = 0.0
         while True:
             closing = self._closing.is_set()
-            answered = self._pass()
-            if closing and (answered or self._over()):
+            answered = self._flush()
+            if closing and (answered or self._is_overdue()):
                 return
             if answered:
                 pause = 0.0
@@ -96,17 +101,17 @@ class Tracker:
                 self._wake.clear()
             else:
                 pause = min(max(1.0, 2 * pause), LONGEST_PAUSE)
-                self._rest(pause)
+                self._back_off(pause)
 
-    def _over(self) -> bool:
+    def _is_overdue(self) -> bool:
         return time.monotonic() >= self._deadline
 
-    def _rest(self, pause: float) -> None:
-        """Leave an absent server alone; once we are closing, only for a moment."""
+    def _back_off(self, pause: float) -> None:
+        """Leave an unavailable server alone; once we are closing, only for a moment."""
         if self._closing.wait(0 if self._closing.is_set() else pause):
             time.sleep(max(0.0, min(0.5, self._deadline - time.monotonic())))
 
-    def _pass(self) -> bool:
+    def _flush(self) -> bool:
         """Send what waits; whether MLflow answered."""
         with self._lock:
             study, files, self._files = self._study, self._files, []
@@ -119,72 +124,72 @@ class Tracker:
                 self._writer.connect(study)
                 self._send_trials(trials)
                 self._writer.send_study(study)
-        except Exception as error:  # whatever it is, training goes on
-            self._stumble(error)
+        except Exception as error:  # whatever it is, training continues
+            self._on_error(error)
             return False
         finally:
             self._save()
-        self._recover()
+        self._on_reconnect()
         return True
 
     def _send_trials(self, trials: Mapping[int, TrialEntry]) -> None:
-        """Send each trial; one that is refused is tried again when it changed, or at the end."""
+        """Send each trial; one that is refused is sent again when it changed, or at the end."""
         for number, entry in sorted(trials.items()):
-            if self._over():
+            if self._is_overdue():
                 return
             if self._refused.get(number) is entry and not self._closing.is_set():
                 continue
             try:
                 self._writer.send_trial(entry)
             except Exception as error:
-                if is_away(error):
+                if is_unavailable(error):
                     raise
                 self._refused[number] = entry
-                self._tell(f"trial {number} cannot be recorded: {self._words(error)}")
+                self._warn_once(f"trial {number} cannot be recorded: {self._describe(error)}")
             else:
-                self._settle(entry)
+                self._on_sent(entry)
                 self._save()
 
-    def _settle(self, entry: TrialEntry) -> None:
-        """The entry was sent: a running one is looked at again, unless a newer one waits."""
+    def _on_sent(self, entry: TrialEntry) -> None:
+        """A running trial is looked at again, unless a newer entry of it waits."""
         with self._lock:
             if self._waiting.get(entry.number) is entry:
                 del self._waiting[entry.number]
-            if entry.status == "running":
+            if entry.is_running:
                 self._running[entry.number] = entry
             else:
                 self._running.pop(entry.number, None)
 
     def _save(self, *, force: bool = False) -> None:
-        if self._left:  # nobody waits for this thread any more: another tracker may be at work
+        if self._abandoned:  # nobody waits for this thread any more: another tracker may write
             return
         try:
             self._writer.save(force=force or (self._closing.is_set() and not self._waiting))
         except OSError as error:
-            self._tell(f"tracking.json cannot be written: {self._words(error)}")
+            self._warn_once(f"tracking.json cannot be written: {self._describe(error)}")
 
-    def _stumble(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
+    def _on_error(self, error: Exception) -> None:
+        if not self._unavailable:
+            self._unavailable = True
             log.warning(
-                "MLflow at %s is out of reach; results wait in the study's folder and are sent "
+                "MLflow at %s is unavailable; results wait in the study's folder and are sent "
                 "later (%s)",
-                place_of(self._uri),
-                self._words(error),
+                public_address(self._uri),
+                self._describe(error),
             )
 
-    def _recover(self) -> None:
-        if self._away:
-            self._away = False
-            log.info("MLflow at %s answers again", place_of(self._uri))
+    def _on_reconnect(self) -> None:
+        if self._unavailable:
+            self._unavailable = False
+            log.info("MLflow at %s is available again", public_address(self._uri))
 
-    def _tell(self, message: str) -> None:
-        """Warn once of the same thing, whichever trial it befell."""
+    def _warn_once(self, message: str) -> None:
+        """Warn once of the same problem, whichever trial has it."""
         kind = re.sub(r"[0-9a-f]{32}|\d+", "#", message)
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._warned:
+            self._warned.add(kind)
             log.warning(message)
 
-    def _words(self, error: Exception) -> str:
-        text = (str(error).splitlines() or [""])[0].replace(self._uri, place_of(self._uri))
+    def _describe(self, error: Exception) -> str:
+        text = (str(error).splitlines() or [""])[0].replace(self._uri, public_address(self._uri))
         return f"{type(error).__name__}: {text[:200]}"

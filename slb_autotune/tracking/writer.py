@@ -1,42 +1,39 @@
-"""Makes the runs of an MLflow store agree with entries, and remembers what it was told."""
+"""Makes the runs of an MLflow store agree with entries, and remembers what it has sent."""
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from slb_autotune.config.files import write_atomically
 from slb_autotune.tracking.entries import StudyEntry, TrialEntry
-from slb_autotune.tracking.messages import (
+from slb_autotune.tracking.payload import (
     end_metrics,
     entry_digest,
+    epoch_metrics,
     history_csv,
     history_times,
-    read_rows,
-    row_metrics,
+    known_metrics,
+    read_epochs,
     trial_params,
     trial_tags,
 )
+from slb_autotune.tracking.state import State, TrialState, write_state
 from slb_autotune.tracking.store import (
     PARENT,
+    as_tag,
     digest_of,
     find_runs,
-    flag_word,
+    log_batch,
     make_client,
     milliseconds,
     set_status,
     split_tags,
 )
-from slb_autotune.version import VERSION
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -45,29 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 2.0
-METRICS_A_BATCH = 800  # MLflow takes 1,000 things at once, params and tags among them
-PARAMS_A_BATCH = 90  # MLflow takes 100
-
-
-@dataclass
-class State:
-    """`tracking.json`: what MLflow has been told, so that nothing is told twice."""
-
-    store: str = ""
-    experiment: str = ""
-    parent: str = ""
-    study: dict[str, Any] = field(default_factory=dict)
-    trials: dict[str, dict[str, Any]] = field(default_factory=dict)
-    files: list[list[str]] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, path: Path, store: str) -> State:
-        """As it was left; blank where there is none, or it is of another store."""
-        try:
-            state = cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            return cls(store)
-        return state if state.store == store else cls(store, files=state.files)
 
 
 class Writer:
@@ -76,41 +50,44 @@ class Writer:
     def __init__(self, uri: str, runs_folder: Path, study: str, study_folder: Path) -> None:
         self.uri, self.study, self.folder = uri, study, study_folder
         self.artifacts = runs_folder.absolute() / "mlflow-artifacts" / study
-        self.state_path = study_folder / "tracking.json"
-        self.state = State.read(self.state_path, digest_of(uri))
-        self.run_ids = {int(n): trial["run"] for n, trial in self.state.trials.items()}
+        self.state = State.read(study_folder, digest_of(uri))
         self.client: MlflowClient | None = None
         self.connected = False
-        self.unsure: set[int] = set()
-        self.sent: dict[int, tuple[object, ...]] = {}
+        self.unconfirmed: set[int] = set()  # trials whose run may have been created unanswered
+        # Of the trials of this session: what was last seen of their folders, and what was sent.
+        self.seen: dict[int, tuple[object, ...]] = {}
         self.steps: dict[int, int] = {}
         self.tags: dict[int, dict[str, str]] = {}
         self.saved = ("", 0.0)
+
+    @property
+    def run_ids(self) -> dict[int, str]:
+        """Trial -> its run; may be read from another thread."""
+        return {number: trial.run_id for number, trial in dict(self.state.trials).items()}
 
     def save(self, *, force: bool = False) -> None:
         """Write `tracking.json` where it changed, at most every other second unless forced."""
         text, when = self.saved
         if not force and time.monotonic() - when < SAVE_SECONDS:
             return
-        new = json.dumps(asdict(self.state))
+        new = self.state.text()
         if new != text:
-            write_atomically(self.state_path, new.encode())
+            write_state(self.folder, new)
         self.saved = (new, time.monotonic())
 
     # -- experiment and parent ---------------------------------------------------------------
 
     def connect(self, study: StudyEntry) -> None:
-        """Find or make the experiment and the study's run, and find the runs of its trials."""
+        """Find or create the experiment and the study's run, and find the runs of its trials."""
         if self.connected:
             return
         if self.client is None:
             self.client = make_client(self.uri)
-        self.state.experiment = self._experiment()
-        existed = self._find_parent(study)
-        if not existed:
-            self._make_parent(study)
-        else:
+        self.state.experiment = self._find_or_create_experiment()
+        if self._find_parent(study):
             self._find_children()
+        else:
+            self._create_parent(study)
         self.connected = True
 
     @property
@@ -118,47 +95,45 @@ class Writer:
         assert self.client is not None
         return self.client
 
-    def _experiment(self) -> str:
+    def _find_or_create_experiment(self) -> str:
         found = self._client.get_experiment_by_name(self.study)
         if found is not None:
             return str(found.experiment_id)
-        served = urlsplit(self.uri).scheme in ("http", "https")  # a server has its own place
+        served = urlsplit(self.uri).scheme in ("http", "https")  # a server decides by itself
         location = None if served else self.artifacts.as_uri()
         return str(self._client.create_experiment(self.study, artifact_location=location))
 
     def _find_parent(self, study: StudyEntry) -> bool:
-        known = self.state.parent
         candidates = find_runs(self._client, self.state.experiment, "tags.kind = 'study'")
-        same = [run for run in candidates if run.info.start_time == milliseconds(study.started)]
-        ids = [run.info.run_id for run in same]
-        if known in ids:
+        start = milliseconds(study.started)
+        ids = [run.info.run_id for run in candidates if run.info.start_time == start]
+        if self.state.parent in ids:
             return True
-        # The store was emptied, or this is another study of that name: nothing was told to it.
-        self.state.study, self.state.trials = {}, {}
-        self.run_ids.clear()
+        # The store was emptied, or this is another study of that name: it was sent nothing.
+        self.state.forget_runs()
         self.state.parent = ids[0] if ids else ""
         return bool(ids)
 
-    def _make_parent(self, study: StudyEntry) -> None:
-        tags = {"kind": "study", "study": study.name, "version": VERSION}
+    def _create_parent(self, study: StudyEntry) -> None:
         run = self._client.create_run(
-            self.state.experiment, milliseconds(study.started), tags, f"study {study.name}"
+            self.state.experiment,
+            milliseconds(study.started),
+            {"kind": "study", **split_tags(study.tags)},
+            f"study {study.name}",
         )
         self.state.parent = run.info.run_id
 
     def _find_children(self) -> None:
-        """The runs that MLflow has; a run that we do not know was made just before a kill."""
+        """The runs that MLflow has; one that we do not know was created just before a kill."""
         query = f"tags.`{PARENT}` = '{self.state.parent}'"
-        found: dict[str, Run] = {}
+        found: dict[int, Run] = {}
         for run in find_runs(self._client, self.state.experiment, query):
-            found.setdefault(run.data.tags["trial"], run)
-        kept = {n: t for n, t in self.state.trials.items() if n in found}
+            found.setdefault(int(run.data.tags["trial"]), run)
+        kept = {n: trial for n, trial in self.state.trials.items() if n in found}
         for number, run in found.items():
-            if kept.get(number, {}).get("run") != run.info.run_id:
-                kept[number] = _known(run)
+            if number not in kept or kept[number].run_id != run.info.run_id:
+                kept[number] = _unlogged(run)
         self.state.trials = kept
-        self.run_ids.clear()
-        self.run_ids.update((int(n), trial["run"]) for n, trial in kept.items())
 
     # -- the study's run ---------------------------------------------------------------------
 
@@ -168,43 +143,41 @@ class Writer:
         self._send_fronts(study)
         self._send_study_file()
         self._send_files()
-        told = self.state.study
         tags = split_tags({**study.tags, "status": study.status})
-        if told.get("tags") != tags:
-            self._log(self.state.parent, tags=tags)
+        if self.state.study.tags != tags:
+            log_batch(self._client, self.state.parent, tags=tags)
             set_status(self._client, self.state.parent, study.status, None)
-            told["tags"] = tags
+            self.state.study.tags = tags
 
     def _send_hypervolume(self, study: StudyEntry) -> None:
         from mlflow.entities import Metric
 
-        told = self.state.study.get("hypervolume", 0)
-        start = milliseconds(study.started)
+        logged, start = self.state.study.hypervolume, milliseconds(study.started)
         new = [
             Metric("hypervolume", value, start + count, count)
             for count, value in study.hypervolume
-            if count > told
+            if count > logged
         ]
         if new:
-            self._log(self.state.parent, metrics=new)
-            self.state.study["hypervolume"] = study.hypervolume[-1][0]
+            log_batch(self._client, self.state.parent, new)
+            self.state.study.hypervolume = study.hypervolume[-1][0]
 
     def _send_fronts(self, study: StudyEntry) -> None:
-        told = self.state.study.get("fronts", 0)
+        logged = self.state.study.fronts
         for count, front in study.fronts:
-            if count > told:
+            if count > logged:
                 text = front.to_csv(index=False, lineterminator="\n")
                 self._client.log_text(self.state.parent, text, f"fronts/front_{count:05d}.csv")
-                self.state.study["fronts"] = count
+                self.state.study.fronts = count
 
     def _send_study_file(self) -> None:
         path = self.folder / "study.yaml"
         if not path.exists():
             return
         digest = digest_of(path.read_text())
-        if self.state.study.get("file") != digest:
+        if self.state.study.file != digest:
             self._client.log_artifact(self.state.parent, str(path))
-            self.state.study["file"] = digest
+            self.state.study.file = digest
 
     def _send_files(self) -> None:
         while self.state.files:
@@ -212,85 +185,82 @@ class Writer:
             if Path(path).exists():
                 self._client.log_artifact(self.state.parent, path, where or None)
             else:
-                log.warning("%s is gone and was not sent to MLflow", Path(path).name)
+                log.warning("%s no longer exists and was not sent to MLflow", Path(path).name)
             self.state.files.pop(0)
 
     # -- a trial's run -----------------------------------------------------------------------
 
     def send_trial(self, entry: TrialEntry) -> None:
         """Make the trial's run agree with its entry and its folder."""
-        known = self.state.trials.get(str(entry.number)) or self._make_run(entry)
-        ended = entry.status != "running"
+        trial = self.state.trials.get(entry.number) or self._create_run(entry)
         digest = entry_digest(entry)
-        if known["told"] != digest:
-            seen = (entry, *history_times(entry))
-            if ended or self.sent.get(entry.number) != seen:
-                self._send_rows(entry, known)
-                self.sent[entry.number] = seen
-            if ended:
-                self._send_end(entry, known)
-                known["told"] = digest
-                self.sent.pop(entry.number, None)
-        if known["front"] != entry.on_front:
-            self._client.set_tag(known["run"], "on_front", flag_word(entry.on_front))
-            known["front"] = entry.on_front
-        if ended and entry.on_front and not known["packed"]:
-            self._send_network(entry, known)
+        if trial.logged != digest:
+            self._send_changes(entry, trial)
+            if not entry.is_running:
+                self._send_end(entry, trial)
+                trial.logged = digest
+        if trial.on_front != entry.on_front:
+            self._client.set_tag(trial.run_id, "on_front", as_tag(entry.on_front))
+            trial.on_front = entry.on_front
+        if entry.on_front and not entry.is_running and not trial.packed:
+            self._send_network(entry, trial)
 
-    def _make_run(self, entry: TrialEntry) -> dict[str, Any]:
-        """The trial's run; looked for where an earlier try may have made it unheard."""
-        number = str(entry.number)
-        query = f"tags.`{PARENT}` = '{self.state.parent}' and tags.trial = '{number}'"
+    def _create_run(self, entry: TrialEntry) -> TrialState:
+        """The trial's run; looked for where an earlier call may have created it unanswered."""
+        query = f"tags.`{PARENT}` = '{self.state.parent}' and tags.trial = '{entry.number}'"
         found = (
             next(find_runs(self._client, self.state.experiment, query), None)
-            if entry.number in self.unsure
+            if entry.number in self.unconfirmed
             else None
         )
-        self.unsure.add(entry.number)
-        tags = trial_tags(entry, self.study)
+        self.unconfirmed.add(entry.number)
+        tags = trial_tags(entry)
         run = found or self._client.create_run(
             self.state.experiment,
-            milliseconds(entry.started),
+            milliseconds(entry.record.started),
             {**tags, PARENT: self.state.parent},
-            f"trial {number}",
+            f"trial {entry.number}",
         )
-        self.unsure.discard(entry.number)
+        self.unconfirmed.discard(entry.number)
         if found is None:
             self.tags[entry.number] = tags
-        self.state.trials[number] = _known(run)
-        self.run_ids[entry.number] = run.info.run_id
-        return self.state.trials[number]
+        self.state.trials[entry.number] = _unlogged(run)
+        return self.state.trials[entry.number]
 
-    def _send_rows(self, entry: TrialEntry, known: dict[str, Any]) -> None:
-        """Epochs that were not sent yet, and at the end the result."""
-        ended = entry.status != "running"
-        rows = list(read_rows(entry))
-        done = self.steps.get(entry.number, 0)
-        start = known["start"]
-        metrics = list(row_metrics(rows[done:], start))
-        if ended:
-            metrics += end_metrics(entry, rows, start)
-        params = {} if done else trial_params(entry)
-        tags = trial_tags(entry, self.study)
-        told = self.tags.get(entry.number, {})
-        new = {name: text for name, text in tags.items() if told.get(name) != text}
-        self._log(known["run"], metrics, params, new)
-        self.steps[entry.number], self.tags[entry.number] = len(rows), tags
+    def _send_changes(self, entry: TrialEntry, trial: TrialState) -> None:
+        """Tags, parameters and epochs, unless neither the entry nor the folder has changed."""
+        seen = (entry, *history_times(entry))
+        if entry.is_running and self.seen.get(entry.number) == seen:
+            return
+        epochs = list(read_epochs(entry))
+        done = self.steps.get(entry.number)
+        metrics: list[Metric] = [] if done is not None else known_metrics(entry, trial.start)
+        metrics += epoch_metrics(epochs[done or 0 :], trial.start)
+        if not entry.is_running:
+            metrics += end_metrics(entry, epochs, trial.start)
+        params = {} if done is not None else trial_params(entry)
+        tags, logged = trial_tags(entry), self.tags.get(entry.number, {})
+        new = {name: text for name, text in tags.items() if logged.get(name) != text}
+        log_batch(self._client, trial.run_id, metrics, params, new)
+        self.steps[entry.number], self.tags[entry.number] = len(epochs), tags
+        self.seen[entry.number], trial.on_front = seen, entry.on_front
 
-    def _send_end(self, entry: TrialEntry, known: dict[str, Any]) -> None:
-        rows = list(read_rows(entry))
+    def _send_end(self, entry: TrialEntry, trial: TrialState) -> None:
+        """The files and the final status of an ended trial."""
+        epochs = list(read_epochs(entry))
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "config.yaml").write_text(entry.config.to_yaml())
-            (folder / "bits.json").write_text(json.dumps(entry.bits, indent=1))
-            if rows:
-                (folder / "history.csv").write_text(history_csv(rows))
-            self._client.log_artifacts(known["run"], name)
-        end = known["start"] + milliseconds(rows[-1].seconds if rows else 0.0)
-        set_status(self._client, known["run"], entry.status, end)
+            (folder / "config.yaml").write_text(entry.record.config.to_yaml())
+            (folder / "bits.json").write_text(json.dumps(entry.record.bits, indent=1))
+            if epochs:
+                (folder / "history.csv").write_text(history_csv(epochs))
+            self._client.log_artifacts(trial.run_id, name)
+        end = trial.start + milliseconds(epochs[-1].seconds if epochs else 0.0)
+        set_status(self._client, trial.run_id, entry.record.status, end)
+        self.seen.pop(entry.number, None)
 
-    def _send_network(self, entry: TrialEntry, known: dict[str, Any]) -> None:
-        """The packed network of a member of the front; one that cannot be packed is told so."""
+    def _send_network(self, entry: TrialEntry, trial: TrialState) -> None:
+        """The packed network of a member of the front; one that cannot be packed is reported."""
         with tempfile.TemporaryDirectory() as name:
             try:
                 from slb_autotune.export.packed import pack_run
@@ -299,42 +269,11 @@ class Writer:
             except Exception as error:  # a user's network may raise anything
                 log.warning("trial %s was not packed: %s", entry.number, error)
             else:
-                self._client.log_artifact(known["run"], str(path))
-        known["packed"] = True
-
-    def _log(
-        self,
-        run: str,
-        metrics: Sequence[Metric] = (),
-        params: Mapping[str, str] = MappingProxyType({}),
-        tags: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """As few batches as MLflow's limits allow, one for a usual trial."""
-        from mlflow.entities import Param, RunTag
-
-        words = [Param(name, value) for name, value in params.items()]
-        labels = [RunTag(name, value) for name, value in tags.items()]
-        sizes = (
-            len(metrics) / METRICS_A_BATCH,
-            len(words) / PARAMS_A_BATCH,
-            len(labels) / PARAMS_A_BATCH,
-        )
-        for i in range(math.ceil(max(sizes))):
-            self._client.log_batch(
-                run,
-                metrics[i * METRICS_A_BATCH : (i + 1) * METRICS_A_BATCH],
-                words[i * PARAMS_A_BATCH : (i + 1) * PARAMS_A_BATCH],
-                labels[i * PARAMS_A_BATCH : (i + 1) * PARAMS_A_BATCH],
-            )
+                self._client.log_artifact(trial.run_id, str(path))
+        trial.packed = True
 
 
-def _known(run: Run) -> dict[str, Any]:
-    """What is remembered of a run that was made or found: its epochs are sent again."""
-    front = run.data.tags.get("on_front") == "true"
-    return {
-        "run": run.info.run_id,
-        "start": run.info.start_time,
-        "told": "",
-        "front": front,
-        "packed": False,
-    }
+def _unlogged(run: Run) -> TrialState:
+    """What is remembered of a run that was created or found: its epochs are sent again."""
+    on_front = run.data.tags.get("on_front") == "true"
+    return TrialState(run.info.run_id, run.info.start_time, on_front=on_front)

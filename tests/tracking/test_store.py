@@ -1,4 +1,4 @@
-"""The store: MLflow's settings, and how it is named."""
+"""The store: MLflow's settings, and how its address is shown."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import os
 
 import pytest
 
-from slb_autotune.tracking import place_of, settle_environment
+from slb_autotune.tracking import configure_environment, public_address
 
 
 def test_settings_of_the_user_are_kept(monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
-    settle_environment()
+    configure_environment()
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
 
 
 @pytest.mark.parametrize(
-    ("uri", "place"),
+    ("uri", "address"),
     [
         ("http://someone:secret@host:5000/path", "host:5000"),
         ("sqlite:////a/b/mlflow.db", "mlflow.db"),
     ],
 )
-def test_a_place_is_named_without_secrets(uri, place):
-    assert place_of(uri) == place
+def test_an_address_is_shown_without_credentials(uri, address):
+    assert public_address(uri) == address

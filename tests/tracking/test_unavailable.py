@@ -1,4 +1,4 @@
-"""A server that goes away is told later what it missed; a trial it refuses stops no other."""
+"""A server that was unavailable is sent later what it missed; a refused trial stops no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from slb_autotune.tracking import Tracker, TrialEntry, load_epochs, load_runs, make_client
 from slb_autotune.tracking.writer import Writer
-from tests.tracking.told import (
+from tests.tracking.helpers import (
     artifacts,
     contents,
     entry,
@@ -25,6 +25,7 @@ from tests.tracking.told import (
     rows_of,
     study,
     study_folder,
+    uri_of,
     wait_until,
 )
 
@@ -83,7 +84,7 @@ def test_a_server_killed_in_the_middle_gets_everything_once(runs_folder, server,
     wait_until(lambda: rows_of(database, "select count(*) from runs")[0][0] > 4)
     server.kill()
     tracker.submit(study(runs_folder), trials[20:])
-    wait_until(lambda: any("out of reach" in r.message for r in caplog.records))
+    wait_until(lambda: any("is unavailable" in r.message for r in caplog.records))
     server.start()
     assert tracker.close(300) == 0
     runs, metrics = contents(database)
@@ -96,7 +97,7 @@ def test_a_server_killed_in_the_middle_gets_everything_once(runs_folder, server,
     assert capfd.readouterr().out == ""
 
 
-def test_what_an_absent_server_missed_is_delivered_later(runs_folder, tmp_path, caplog):
+def test_what_an_unavailable_server_missed_is_sent_later(runs_folder, tmp_path, caplog):
     note = tmp_path / "note.txt"
     note.write_text("a note")
     uri = f"sqlite:///{tmp_path}/later/mlflow.db"
@@ -116,7 +117,7 @@ def test_what_an_absent_server_missed_is_delivered_later(runs_folder, tmp_path, 
     assert len(load_runs("tiny", uri)) == 2
 
 
-def test_a_call_that_hangs_is_left_and_spoils_nothing_when_it_returns(runs_folder, monkeypatch):
+def test_a_call_that_hangs_is_abandoned_without_harm(runs_folder, monkeypatch):
     """The next tracker of the same process has what was saved to itself."""
     hang, sent = threading.Event(), Writer.send_trial
 
@@ -151,5 +152,5 @@ def test_a_trial_that_cannot_be_recorded_stops_no_other(runs_folder, caplog):
     warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].startswith("trial 0 cannot be recorded: ValueError")
-    found = load_runs("tiny", runs_folder=runs_folder).set_index("trial")["status"]
+    found = load_runs("tiny", uri_of(runs_folder)).set_index("trial")["status"]
     assert found[1] == "done"

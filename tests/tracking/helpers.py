@@ -1,4 +1,4 @@
-"""Invented trials and studies to tell MLflow about, and ways to see what it was told."""
+"""Invented trials and studies to record in MLflow, and ways to see what it holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,21 @@ from pathlib import Path
 import pandas as pd
 from mlflow import MlflowClient
 
+from slb_autotune.analysis.result import run_row
+from slb_autotune.search.records import Record, trial_folder
 from slb_autotune.tracking import StudyEntry, Tracker, TrialEntry, make_client
 from tests.builders import tiny_config
 
 BEGAN = 1_700_000_000.0
 HISTORY = "epoch,train_loss,temperature,lr,val_loss,val_accuracy,quantization_gap,seconds"
+RAN_ON = {
+    "version": "0.0.1",
+    "torch": "2.0.0",
+    "machine": "Linux on a worker",
+    "device": "cuda:0 (NVIDIA A100)",
+    "threads": 3,
+    "precision": "bf16",
+}
 RUNGS = (("rung0", 2), ("full", 4))
 
 
@@ -24,7 +34,7 @@ def study_folder(runs: Path) -> Path:
 
 
 def write_history(folder: Path, epochs: int, offset: float = 0.0) -> None:
-    """Invented numbers, with the columns that training.py writes."""
+    """Invented numbers, with the columns that training writes."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         f"{e},{2 / e},{e * 10.0},{0.1 / e},{1 / e},{offset + e / 3},{0.5 / e},{0.25 * e}"
@@ -33,32 +43,39 @@ def write_history(folder: Path, epochs: int, offset: float = 0.0) -> None:
     (folder / "history.csv").write_text("\n".join([HISTORY, *rows]) + "\n")
 
 
-def entry(runs: Path, number: int, status: str = "done", **changes) -> TrialEntry:
-    """A trial of a rung of two epochs and a run of four, its folder with it."""
-    folder = study_folder(runs) / "trials" / f"{number:05d}"
+def entry(
+    runs: Path, number: int, status: str = "done", *, on_front=False, stages=RUNGS, **changes
+) -> TrialEntry:
+    """A trial of a rung of two epochs and a run of four, its folder with it.
+
+    `changes` are of its record.
+    """
+    folder = trial_folder(study_folder(runs), number)
     if status != "reused":
         write_history(folder / "rung0", 2, number)
     if status in ("done", "running"):
         write_history(folder / "full", 4 if status == "done" else 3, number + 10)
     done = status in ("done", "reused")
+    config = tiny_config(T_e=100.0 + number, epochs=4, weight_bits={"layer1.*": 2, "*": 1})
     result = {"val_accuracy": number + 10 + 4 / 3, "seconds": 2.5, "train_images": 64}
     values = {
         "number": number,
         "status": status,
-        "reason": "" if done or status == "running" else f"because of {status}",
-        "source": "sampler",
-        "attempt": 1,
-        "config": tiny_config(T_e=100.0 + number, epochs=4, weight_bits={"layer1.*": 2, "*": 1}),
+        "config": config,
+        "digest": config.digest,
         "params": {"T_e": 100.0 + number, "weight_bits/layer1.*": 2},
-        "metrics": {**(result if done else {}), "size_bytes": 1000.0 + number},
+        "costs": {"size_bytes": 1000.0 + number},
         "bits": {"layer1.0.conv1": 2, "layer2.0.conv1": 1},
-        "on_front": False,
-        "folder": folder,
+        "metrics": result if done else {},
+        "ran_on": RAN_ON,
+        "reason": "" if done or status == "running" else f"because of {status}",
+        "epochs": 6 if done else 2,
         "started": BEGAN + number,
-        "epochs_spent": 6 if done else 2,
-        "stages": RUNGS,
+        "ended": 0.0 if status == "running" else BEGAN + number + 10,
     }
-    return TrialEntry(**{**values, **changes})
+    record = Record(**{**values, **changes})
+    row = run_row("tiny", tiny_config().flat(), record, on_front)
+    return TrialEntry(row=row, record=record, folder=folder, stages=stages)
 
 
 def study(runs: Path, **changes) -> StudyEntry:
@@ -68,7 +85,7 @@ def study(runs: Path, **changes) -> StudyEntry:
         "started": BEGAN,
         "hypervolume": [(1, 0.25), (2, 0.5)],
         "fronts": [(2, pd.DataFrame({"trial": [0], "val_accuracy": [11.0]}))],
-        "tags": {"objectives": "val_accuracy, size_bytes"},
+        "tags": {"study": "tiny", "objectives": "val_accuracy, size_bytes"},
     }
     return StudyEntry(**{**values, **changes})
 
@@ -82,8 +99,12 @@ def record(runs: Path, trials: list[TrialEntry], uri: str | None = None, **chang
     return tracker
 
 
+def uri_of(runs: Path) -> str:
+    return f"sqlite:///{runs}/mlflow.db"
+
+
 def local(runs: Path) -> MlflowClient:
-    return make_client(f"sqlite:///{runs}/mlflow.db")
+    return make_client(uri_of(runs))
 
 
 def rows_of(database: Path, query: str) -> list[tuple]:
