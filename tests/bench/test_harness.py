@@ -9,6 +9,7 @@ from slb_autotune.bench.harness import EPOCHS, idle_study
 from slb_autotune.tracking import load_runs
 
 
+@pytest.mark.slow
 def test_a_study_that_trains_nothing_is_recorded_like_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
