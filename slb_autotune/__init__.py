@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slb_autotune.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from slb_autotune.api import Study as Study
     from slb_autotune.config.trial import TrialConfig as TrialConfig
     from slb_autotune.errors import SlbError as SlbError
     from slb_autotune.quant.convert import quantisable_layers as quantisable_layers
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "SlbError": "slb_autotune.errors",
+    "Study": "slb_autotune.api",
     "TrialConfig": "slb_autotune.config.trial",
     "evaluate": "slb_autotune.training.evaluation",
     "load_runs": "slb_autotune.tracking",

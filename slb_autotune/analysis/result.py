@@ -29,10 +29,17 @@ from slb_autotune.config.files import write_atomically
 from slb_autotune.config.metrics import METRICS, Objectives
 from slb_autotune.config.study import Constraint, StudyConfig
 from slb_autotune.config.trial import TrialConfig
-from slb_autotune.errors import DataError, InputError, nearest
+from slb_autotune.errors import DataError, InputError
 from slb_autotune.pareto import hypervolume_share
 from slb_autotune.search.early_stopping import phase_folder, phases
-from slb_autotune.search.records import FINISHED, Record, StudySnapshot, meets, trial_folder
+from slb_autotune.search.records import (
+    FINISHED,
+    Record,
+    StudySnapshot,
+    find_study,
+    meets,
+    trial_folder,
+)
 from slb_autotune.training.history import staged_epochs
 
 FORMAT = 1
@@ -280,10 +287,7 @@ def load_result(
 
 def current_result(runs: Path, name: str) -> StudyResult:
     """A study's result: as saved where nothing was added since, else from Optuna's storage."""
-    folder = runs / "studies" / name
-    if not (folder / "study.yaml").exists():
-        known = [path.name for path in (runs / "studies").glob("*/")]
-        raise InputError(f"there is no study {name!r}", nearest(name, known))
+    folder = find_study(runs, name)
     saved = folder / FOLDER
     if _is_current(folder, saved):
         config = StudyConfig.from_file(folder / "study.yaml")

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from slb_autotune.cli.output import JsonFlag, print_table
+from slb_autotune.cli.options import JsonFlag
+from slb_autotune.cli.output import print_table
 
 bench_app = typer.Typer(
     help="Measure speed and search quality: both sides interleaved in one run.",
@@ -122,7 +123,7 @@ def rungs(
     ),
     as_json: JsonFlag = False,
 ) -> None:
-    """How well a small budget foretells the end: a prefix of the schedule, or it compressed.
+    """How well a small budget predicts the end: a prefix of the schedule, or all of it compressed.
 
     Example: slb-autotune bench rungs --json
     """

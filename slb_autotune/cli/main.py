@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from slb_autotune.cli import listing, reports, studies, train
 from slb_autotune.cli.bench import bench_app
-from slb_autotune.cli.output import (
-    DEFAULT_RUNS,
-    STUDY_KEYS,
-    JsonFlag,
-    RunsFolder,
-    find_run,
-    load_config,
-    parse_settings,
-    parse_value,
-    print_json,
-    print_table,
-    table_rows,
-)
-from slb_autotune.cli.reports import add_commands as add_report_commands
-from slb_autotune.cli.studies import add_commands
-from slb_autotune.errors import InputError, SlbError, nearest
+from slb_autotune.cli.output import print_error
+from slb_autotune.errors import SlbError
 from slb_autotune.version import VERSION
-
-if TYPE_CHECKING:
-    from slb_autotune.config.trial import TrialConfig
 
 app = typer.Typer(
     name="slb-autotune",
@@ -47,20 +31,14 @@ def main() -> None:
     try:
         app()
     except SlbError as error:
-        _complain(error.message, error.hint)
+        print_error(error.message, error.hint)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _complain("stopped", "")
+        print_error("stopped", "")
         sys.exit(130)
     except OSError as error:
-        _complain(str(error), "check the path, the disk's space and its permissions.")
+        print_error(str(error), "check the path, the disk's space and its permissions.")
         sys.exit(1)
-
-
-def _complain(message: str, hint: str) -> None:
-    typer.echo(f"error: {message}", err=True)
-    if hint:
-        typer.echo(f"hint: {hint}", err=True)
 
 
 def _version(show: bool) -> None:
@@ -78,246 +56,8 @@ def _root(
     pass
 
 
-@app.command(short_help="Train one network.")
-def train(
-    source: Annotated[
-        str,
-        typer.Argument(help="A recipe (slb-autotune list recipes), a YAML file, or STUDY:TRIAL."),
-    ] = "digits",
-    network: Annotated[str | None, typer.Option(help="Network, or torchvision:NAME.")] = None,
-    width: Annotated[int | None, typer.Option(help="Channels of the first stage.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data set.")] = None,
-    root: Annotated[str | None, typer.Option(help="Where the data is.")] = None,
-    method: Annotated[str | None, typer.Option(help="slb, float or a rival.")] = None,
-    weight_bits: Annotated[
-        str | None,
-        typer.Option(
-            help="A number, or a map: '{layer1.*: 2, \"*\": 1}'; what it leaves out is float."
-        ),
-    ] = None,
-    activation_bits: Annotated[str | None, typer.Option(help="The same for activations.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="linear, sin, exp or cosine.")] = None,
-    t_s: Annotated[float | None, typer.Option("--T-s", help="T at the start.")] = None,
-    t_e: Annotated[float | None, typer.Option("--T-e", help="T at the end.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, order and crops.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Any field, as norm.mode=paper."),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="The run's folder; by default one named by its settings.")
-    ] = None,
-    runs: RunsFolder = DEFAULT_RUNS,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start again where a run exists.")
-    ] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Train one network, and show its accuracy, its size and how far its weights hardened.
-
-    A run that was stopped goes on when the same command is given again.
-
-    Examples:
-
-      slb-autotune train digits --weight-bits 2
-
-      slb-autotune train cifar10_resnet20_short --root ./data --T-e 10
-
-      slb-autotune train my.yaml --set optimizer.lr=0.05 --set norm.mode=paper
-    """
-    options = {
-        "network.name": network,
-        "network.width": width,
-        "data.name": data,
-        "data.root": root,
-        "method": method,
-        "weight_bits": parse_value("--weight-bits", weight_bits),
-        "activation_bits": parse_value("--activation-bits", activation_bits),
-        "temperature.schedule": schedule,
-        "temperature.T_s": t_s,
-        "temperature.T_e": t_e,
-        "optimizer.lr": lr,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "seed": seed,
-        "threads": threads,
-        "device": device,
-    }
-    config = load_config(source).updated(
-        {name: value for name, value in options.items() if value is not None}
-        | parse_settings(settings or [])
-    )
-    _train(config, folder or runs / "trials" / run_name(config), fresh, as_json)
-
-
-def _train(config: TrialConfig, folder: Path, fresh: bool, as_json: bool) -> None:
-    from slb_autotune.cli.training_view import TrainingView, summary_lines
-    from slb_autotune.cost import estimate
-    from slb_autotune.data import info
-    from slb_autotune.training import loop as training
-    from slb_autotune.training.device import keep_freed_memory
-    from slb_autotune.training.run_folder import RunFolder
-
-    keep_freed_memory()
-    files = RunFolder(folder)
-    earlier = None if fresh else files.result()
-    view = TrainingView(config)
-    if earlier is not None and earlier["status"] == "done":
-        files.open(config)
-        typer.echo(f"{folder} is trained already; --fresh trains it again.", err=True)
-        metrics = earlier["metrics"]
-    else:
-        try:
-            with view:
-                result = training.train(
-                    config, view.report, folder=folder, fresh=fresh, progress=view.progress
-                )
-        except KeyboardInterrupt:
-            begun = files.checkpoint_path.exists()
-            kept = f"whole epochs are kept in {folder}" if begun else "nothing was kept yet"
-            _complain(
-                f"stopped in epoch {view.epoch}; {kept}",
-                "give the same command again to go on.",
-            )
-            raise typer.Exit(130) from None
-        metrics = result.metrics
-    if as_json:
-        print_json({"folder": str(folder), "metrics": metrics, "config": config.to_mapping()})
-    else:
-        float_cost = estimate(config.updated({"method": "float"}), info(config.data))
-        typer.echo("\n".join(summary_lines(config, metrics, float_cost.size_bytes)))
-        typer.echo(f"\nrun        {folder}\ntest set   slb-autotune evaluate {folder}")
-
-
-@app.command(short_help="Measure a trained network on the test set.")
-def evaluate(
-    run: Annotated[str, typer.Argument(help="A run's folder, or its name in the runs folder.")],
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    layers: Annotated[
-        bool, typer.Option("--layers", help="Also bits, bytes and hardening of every layer.")
-    ] = False,
-    runs: RunsFolder = DEFAULT_RUNS,
-    as_json: JsonFlag = False,
-) -> None:
-    """Measure a finished run on the test set, which training and search never see.
-
-    Examples:
-
-      slb-autotune evaluate slb-runs/trials/NAME
-
-      slb-autotune evaluate NAME --layers
-    """
-    folder = find_run(run, runs)
-    from slb_autotune.training import evaluation as training
-
-    metrics = training.evaluate(folder, device=device)
-    table = training.describe_layers(folder) if layers else None
-    if as_json:
-        rows = {} if table is None else {"layers": table_rows(table)}
-        print_json({"folder": str(folder), "metrics": metrics, **rows})
-        return
-    if table is not None:
-        print_table(table, as_json)
-        typer.echo()
-    width = max(map(len, metrics))
-    for name, value in metrics.items():
-        typer.echo(f"{name:{width}}  {value:,.3f}".rstrip("0").rstrip("."))
-
-
-@app.command(short_help="Check a trial's or a study's file without running it.")
-def validate(
-    file: Annotated[Path, typer.Argument(help="A trial's or a study's YAML file.")],
-    as_json: JsonFlag = False,
-) -> None:
-    """Check a file without running it; exit code 2 where a rule is broken.
-
-    Example: slb-autotune validate search_spaces/digits_demo.yaml
-    """
-    from slb_autotune.config.files import parse_yaml, read_text
-    from slb_autotune.config.trial import TrialConfig
-
-    values = parse_yaml(read_text(file), str(file))
-    if STUDY_KEYS & values.keys():
-        _validate_study(file, as_json)
-        return
-    config = TrialConfig.from_mapping(values, str(file))
-    if as_json:
-        print_json({"valid": True, "config": config.to_mapping()})
-    else:
-        typer.echo(f"{file} is valid: {run_name(config)}, {config.epochs} epochs")
-
-
-def _validate_study(file: Path, as_json: bool) -> None:
-    from slb_autotune.config.study import StudyConfig
-
-    study = StudyConfig.from_file(file)
-    if study.constraints:
-        from slb_autotune.search.driver import check_study
-
-        check_study(study)
-    if as_json:
-        print_json({"valid": True, "study": study.to_mapping()})
-    else:
-        goals = ", ".join(f"{way} {metric}" for metric, way in study.goals().items())
-        typer.echo(f"{file} is valid: study {study.name}, {goals}")
-
-
-@app.command(name="list", short_help="Networks, data sets, methods, schedules, recipes, runs.")
-def list_(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            help="networks, data, methods, activations, schedules, samplers, recipes, fields "
-            "or runs."
-        ),
-    ] = None,
-    runs: RunsFolder = DEFAULT_RUNS,
-    as_json: JsonFlag = False,
-) -> None:
-    """Show what can be chosen by name, one line each; without KIND all but fields and runs.
-
-    Examples: slb-autotune list recipes, slb-autotune list fields, slb-autotune list runs
-    """
-    from slb_autotune.cli.catalogue import catalogue, run_rows
-
-    tables = catalogue()
-    known = [*tables, "runs"]
-    if kind is not None and kind not in known:
-        raise InputError(f"there is no list of {kind!r}", nearest(kind, known))
-    if kind == "runs":
-        tables = {"runs": run_rows(runs)}
-    elif kind is not None:
-        tables = {kind: tables[kind]}
-    else:
-        tables.pop("fields")
-    if as_json:
-        print_json(tables if kind is None else tables[kind])
-        return
-    for title, rows in tables.items():
-        typer.echo(title)
-        indent = max((len(name) for name in rows), default=0)
-        for name, summary in rows.items():
-            typer.echo(f"  {name:{indent}}  {summary}")
-        if not rows:
-            typer.echo("  none yet")
-
-
-def run_name(config: TrialConfig) -> str:
-    """A run's name: what it trains, on what, its bits, and a digest of everything."""
-
-    def bits(value: int | dict[str, int]) -> str:
-        return "mix" if isinstance(value, dict) else str(value)
-
-    network = config.network.name.replace(":", "-").replace("/", "-")
-    widths = f"w{bits(config.weight_bits)}a{bits(config.activation_bits)}"
-    return f"{network}-{config.data.name}-{widths}-{config.digest}"
-
-
-add_commands(app)
-add_report_commands(app)
+train.add_commands(app)
+listing.add_commands(app)
+studies.add_commands(app)
+reports.add_commands(app)
 app.add_typer(bench_app, name="bench", short_help="Measure speed and search quality.")

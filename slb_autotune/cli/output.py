@@ -1,99 +1,44 @@
-"""What all commands share: reading a configuration from words, and printing results."""
+"""How commands print: results on standard output, errors and notes on standard error."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from slb_autotune.errors import ConfigError, InputError, nearest
+from slb_autotune.config.metrics import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slb_autotune.config.trial import TrialConfig
 
-DEFAULT_RUNS = Path("slb-runs")
-STUDY_KEYS = frozenset({"space", "points"})  # what a study's file has and a trial's has not
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-RunsFolder = Annotated[
-    Path, typer.Option("--runs", help="The folder that holds everything of this machine.")
-]
+def labelled(label: str, text: object, width: int = 10) -> str:
+    """A line of a summary: the label in a column of its own."""
+    return f"{label:<{width}} {text}"
 
 
-def load_config(source: str) -> TrialConfig:
-    """The trial that a word names: a recipe, STUDY:NUMBER, or a YAML file."""
-    from slb_autotune.config.files import parse_yaml, read_text
-    from slb_autotune.config.recipes import RECIPES, recipe
-    from slb_autotune.config.trial import TrialConfig
-
-    if source in RECIPES:
-        return recipe(source)
-    name, colon, number = source.partition(":")
-    if colon and number.isdigit():
-        return _trial_of_study(name, int(number))
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml") or path.exists():
-        values = parse_yaml(read_text(path), source)
-        if STUDY_KEYS & values.keys():
-            raise ConfigError(
-                f"{source} is a study, which has many trials",
-                f"run it: slb-autotune {'search' if 'space' in values else 'confirm'} {source}",
-            )
-        return TrialConfig.from_mapping(values, source)
-    raise ConfigError(f"{source!r} is neither a recipe nor a YAML file", nearest(source, RECIPES))
+def metrics_text(names: Iterable[str], metrics: Mapping[str, float], separator: str = "  ") -> str:
+    """`validation accuracy 97.22 %  size 12.7 kB`: those of the named metrics that are known."""
+    return separator.join(
+        f"{METRICS[name].label} {METRICS[name].text(metrics[name], unit=True)}"
+        for name in names
+        if name in metrics
+    )
 
 
-def _trial_of_study(name: str, number: int) -> TrialConfig:
-    """STUDY:NUMBER is the configuration of a trial that a study ran."""
-    from slb_autotune.search.storage import StudyFolder, read_ledger
-
-    files = StudyFolder(DEFAULT_RUNS, name)
-    records = read_ledger(files.config(), files).records
-    if number not in records:
-        known = ", ".join(map(str, sorted(records)[:20]))
-        raise InputError(f"study {name!r} has no trial {number}", f"it has {known}.")
-    return records[number].config
+def print_note(text: str) -> None:
+    """A line for people that is no part of the result."""
+    typer.echo(text, err=True)
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """FIELD=VALUE pairs of the command line."""
-    values = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(
-                f"--set takes FIELD=VALUE; got {pair!r}", "for example --set lr=0.05"
-            )
-        values[name.strip()] = parse_value(f"--set {name}", text)
-    return values
-
-
-def parse_value(source: str, text: str | None) -> Any:
-    """A value as YAML reads it; None stays None."""
-    if text is None:
-        return None
-    from slb_autotune.config.files import parse_yaml
-
-    return parse_yaml(f"value: {text}", source)["value"]
-
-
-def find_run(run: str, runs: Path) -> Path:
-    """A run's folder, by its path or by its name; STUDY:NUMBER is a trial's full run."""
-    study, colon, number = run.partition(":")
-    if colon and number.isdigit():
-        named = runs / "studies" / study / "trials" / f"{int(number):05d}" / "full"
-    else:
-        named = runs / "trials" / run
-    folder = Path(run) if Path(run).exists() or not named.exists() else named
-    if not folder.is_dir():
-        names = [path.name for path in (runs / "trials").glob("*")]
-        hint = nearest(run, names) if names else f"none is in {runs}; --runs names another folder."
-        raise InputError(f"there is no run {run!r}", hint)
-    return folder
+def print_error(message: str, hint: str) -> None:
+    """An error: one sentence, and a hint."""
+    print_note(f"error: {message}")
+    if hint:
+        print_note(f"hint: {hint}")
 
 
 def print_table(table: pd.DataFrame, as_json: bool) -> None:
@@ -105,7 +50,7 @@ def print_table(table: pd.DataFrame, as_json: bool) -> None:
 
 
 def table_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as JSON has it: an object a row."""
+    """A table as JSON has it: one object per row."""
     rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     return rows
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from slb_autotune.cli.output import DEFAULT_RUNS, JsonFlag, RunsFolder, find_run, print_json
+from slb_autotune.cli.options import DEFAULT_RUNS, JsonFlag, RunsFolder, find_run
+from slb_autotune.cli.output import labelled, print_json
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -51,7 +52,7 @@ def report(
         if as_json:
             print_json({kind: str(path)})
         else:
-            typer.echo(f"{kind:<10} {path}")
+            typer.echo(labelled(kind, path))
         return
     from slb_autotune.report.results import regenerate
     from slb_autotune.report.table import to_markdown
@@ -61,7 +62,8 @@ def report(
         print_json({table.name: [list(row) for row in table.rows] for table in tables})
         return
     typer.echo("\n".join(to_markdown(table) for table in tables))
-    typer.echo(f"tables     {results / 'tables'}\nfigures    {results / 'figures'}")
+    for kind in ("tables", "figures"):
+        typer.echo(labelled(kind, results / kind))
 
 
 def _report_of(source: str, layer: str | None, picture: int, runs: Path) -> tuple[str, Path]:
@@ -72,13 +74,9 @@ def _report_of(source: str, layer: str | None, picture: int, runs: Path) -> tupl
 
         folder = find_run(source, runs)
         return "figure", figures.save(trained.weights(folder, layer)[1], folder / "weights")[0]
-    from slb_autotune.report.study_report import write_study_report
-    from slb_autotune.search.storage import StudyFolder, read_ledger
+    from slb_autotune.api import Study
 
-    files = StudyFolder(runs, source)
-    ledger = read_ledger(files.config(), files)
-    page = write_study_report(ledger, files.path / "report", layer=layer, picture=picture)
-    return "page", page
+    return "page", Study.load(source, runs=runs).report(layer=layer, picture=picture)
 
 
 def export(
@@ -99,17 +97,13 @@ def export(
 
       slb-autotune export digits_demo --to results/runs
     """
-    from slb_autotune.search.storage import StudyFolder
+    from slb_autotune.search.records import study_folder
 
-    files = StudyFolder(runs, source)
-    if files.config_path.exists():
-        from slb_autotune.analysis.frames import epoch_frame, run_frame
-        from slb_autotune.report.results import export_tables
-        from slb_autotune.search.storage import read_ledger
+    study = study_folder(runs, source)
+    if (study / "study.yaml").exists():
+        from slb_autotune.analysis.result import current_result, save_result
 
-        ledger = read_ledger(files.config(), files)
-        folder = to or files.path
-        paths = export_tables(run_frame(ledger), epoch_frame(ledger), source, folder)
+        paths = save_result(current_result(runs, source), to or study, prefix=f"{source}.")
     else:
         from slb_autotune.export.packed import pack_run
 
@@ -118,9 +112,8 @@ def export(
     if as_json:
         print_json({"files": [str(path) for path in paths]})
     else:
-        typer.echo(
-            "\n".join(f"wrote      {path} ({path.stat().st_size:,} bytes)" for path in paths)
-        )
+        for path in paths:
+            typer.echo(labelled("wrote", f"{path} ({path.stat().st_size:,} bytes)"))
 
 
 def ui(

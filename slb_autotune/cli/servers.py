@@ -8,16 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
+from slb_autotune.cli.output import labelled, print_note
 from slb_autotune.errors import InputError, SlbError
-from slb_autotune.search.storage import StudyFolder
-from slb_autotune.tracking import tracking_uri
+from slb_autotune.search.records import find_study
+from slb_autotune.tracking.store import tracking_uri
 
 HOST = "127.0.0.1"
 PATIENCE = 10.0  # seconds that a server is given to end by itself
@@ -25,15 +26,15 @@ PATIENCE = 10.0  # seconds that a server is given to end by itself
 
 def serve(runs: Path, uri: str | None, port: int | None, study: str | None) -> None:
     """Run the servers until Ctrl-C, or until one of them ends."""
-    port = port or free_port()
-    servers = {f"mlflow     http://{HOST}:{port}": mlflow_command(tracking_uri(uri, runs), port)}
+    ports = {"mlflow": port or free_port()}
+    commands = {"mlflow": mlflow_command(tracking_uri(uri, runs), ports["mlflow"])}
     if study is not None:
-        port = free_port()
-        command = dashboard_command(StudyFolder(runs, study), port)
-        servers[f"optuna     http://{HOST}:{port}"] = command
-    typer.echo("\n".join(servers))
-    typer.echo("Ctrl-C ends.", err=True)
-    run_until_interrupted(list(servers.values()))
+        ports["optuna"] = free_port()
+        commands["optuna"] = dashboard_command(runs, study, ports["optuna"])
+    for name, number in ports.items():
+        typer.echo(labelled(name, f"http://{HOST}:{number}"))
+    print_note("Ctrl-C ends.")
+    run_until_interrupted(commands)
 
 
 def free_port() -> int:
@@ -49,43 +50,39 @@ def mlflow_command(uri: str, port: int) -> list[str]:
     return [sys.executable, "-m", "mlflow", "ui", *where, "--workers", "1"]
 
 
-def dashboard_command(files: StudyFolder, port: int) -> list[str]:
+def dashboard_command(runs: Path, study: str, port: int) -> list[str]:
     """optuna-dashboard over a study's storage."""
     if find_spec("optuna_dashboard") is None:
         raise InputError(
             "optuna-dashboard is not installed", "pip install 'slb-autotune[dashboard]'"
         )
-    storage = files.config().storage.optuna or str(files.journal_path)
-    where = [storage, "--host", HOST, "--port", str(port)]
-    return [sys.executable, "-m", "optuna_dashboard._cli", *where]
+    find_study(runs, study)
+    module = "slb_autotune.cli.dashboard"
+    return [sys.executable, "-m", module, str(runs), study, str(port)]
 
 
-def run_until_interrupted(commands: Sequence[list[str]]) -> None:
-    """Start all, wait, and leave none behind.
+def run_until_interrupted(commands: Mapping[str, Sequence[str]]) -> None:
+    """Start all servers, wait, and leave none behind.
 
-    Each has a session of its own, so that Ctrl-C reaches us alone and we end them in peace.
+    Each has a session of its own: Ctrl-C reaches this process alone, which then ends them.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not where nohup ignores it
             signal.signal(number, signal.default_int_handler)
     environment = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}
-    processes = [
-        subprocess.Popen(command, start_new_session=True, env=environment)  # noqa: S603
-        for command in commands
-    ]
+    processes = {
+        name: subprocess.Popen(command, start_new_session=True, env=environment)  # noqa: S603
+        for name, command in commands.items()
+    }
     try:
-        while all(process.poll() is None for process in processes):
+        while all(process.poll() is None for process in processes.values()):
             time.sleep(0.2)
-        ended = next(
-            command[2]
-            for command, process in zip(commands, processes, strict=True)
-            if process.poll() is not None
-        )
+        ended = next(name for name, process in processes.items() if process.poll() is not None)
         raise SlbError(f"{ended} ended by itself", "its last lines say why.")
     except KeyboardInterrupt:
         pass
     finally:
-        _end(processes)
+        _end(list(processes.values()))
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

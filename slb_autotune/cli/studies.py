@@ -1,4 +1,4 @@
-"""The commands of slb-autotune that deal with studies: search, resume, confirm and the like."""
+"""The commands of slb-autotune for studies: search, resume, confirm, recommend, sensitivity."""
 
 from __future__ import annotations
 
@@ -7,44 +7,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slb_autotune.cli.output import (
+from slb_autotune.cli.options import (
     DEFAULT_RUNS,
     JsonFlag,
+    Only,
     RunsFolder,
+    RunsOverride,
+    Seconds,
+    Settings,
+    Trials,
+    changed_study,
+    load_config,
     parse_settings,
-    print_json,
-    print_table,
 )
+from slb_autotune.cli.output import labelled, metrics_text, print_json, print_note, print_table
+from slb_autotune.config.metrics import METRICS
+from slb_autotune.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from slb_autotune.config.study import StudyConfig
-    from slb_autotune.search.driver import Outcome
-    from slb_autotune.search.ledger import Ledger
+    import pandas as pd
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        help="A field of the fixed trial, or resources.gpus and the like.",
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="FIELD=VALUES",
-        help="Of a list of points those with these values: method=slb,lsq. May be repeated.",
-    ),
-]
-Trials = Annotated[int | None, typer.Option(help="Trials, in all.")]
-Seconds = Annotated[float | None, typer.Option(help="Wall-clock seconds, in all.")]
+    from slb_autotune.analysis.result import StudyResult
+    from slb_autotune.api import Session
+
+STATUSES = ("done", "reused", "stopped", "failed", "running")
 
 
 def add_commands(app: typer.Typer) -> None:
     """Put the commands on the command line."""
     app.command(short_help="Run a study: Ray trains the trials, Optuna chooses them.")(search)
-    app.command(short_help="Go on with a study that was stopped or killed.")(resume)
+    app.command(short_help="Resume a study that was stopped or killed.")(resume)
     app.command(short_help="Train the front again, several seeds, and test it.")(confirm)
     app.command(short_help="The best network of a study under a budget.")(recommend)
     app.command(short_help="How much loss each layer costs at each bit-width.")(sensitivity)
@@ -57,7 +49,7 @@ def search(
     name: Annotated[str | None, typer.Option(help="Another name for the study.")] = None,
     settings: Settings = None,
     only: Only = None,
-    runs: Annotated[Path | None, typer.Option("--runs", help="The run folder.")] = None,
+    runs: RunsOverride = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would take, and stop.")
     ] = False,
@@ -65,7 +57,7 @@ def search(
 ) -> None:
     """Run a study: Ray trains the trials, Optuna chooses them.
 
-    Ctrl-C stops it cleanly; `slb-autotune resume NAME` goes on, also after a crash.
+    Ctrl-C stops it cleanly; `slb-autotune resume NAME` continues it, also after a crash.
 
     Examples:
 
@@ -73,67 +65,28 @@ def search(
 
       slb-autotune search search_spaces/digits_mixed_bits.yaml --trials 20 --set epochs=5
     """
-    from slb_autotune.config.study import StudyConfig
+    from slb_autotune.api import Study
 
-    config = StudyConfig.from_file(study)
-    changes: dict[str, Any] = {}
-    if name is not None:
-        changes["name"] = name
-    if settings:
-        changes |= _changed(config, settings)
-    if runs is not None:
-        storage = changes.get("storage", config.storage.model_dump())
-        changes["storage"] = {**storage, "folder": str(runs)}
-    if only:
-        changes["points"] = _chosen(config, only)
-    config = _with_budget(config, trials, seconds, changes)
+    values = changed_study(
+        Study.load(study).config,
+        name=name,
+        settings=settings or (),
+        only=only or (),
+        trials=trials,
+        seconds=seconds,
+    )
+    chosen = Study.load(values, runs=runs)
     if dry_run:
-        from slb_autotune.search.plan import plan
-
-        typer.echo("measuring a few steps of training ...", err=True)
-        found = plan(config)
+        print_note("measuring a few steps of training ...")
+        plan = chosen.dry_run()
         if as_json:
-            print_json({**vars(found), "seconds": found.seconds})
+            print_json({**vars(plan), "seconds": plan.seconds})
         else:
-            typer.echo("\n".join(found.lines()))
+            typer.echo("\n".join(plan.lines()))
         return
-    _run(config, resumed=False, as_json=as_json)
+    from slb_autotune.cli.live_view import LiveView
 
-
-def _changed(study: StudyConfig, settings: list[str]) -> dict[str, Any]:
-    """What `--set` changes: the fixed trial, or a part of the study such as `resources`."""
-    changes: dict[str, Any] = {"trial": dict(study.trial)}
-    for name, value in parse_settings(settings).items():
-        section, dot, field = name.partition(".")
-        if dot and section in ("resources", "storage", "budget", "early_stopping", "sampler"):
-            old = changes.get(section, getattr(study, section).model_dump())
-            changes[section] = {**old, field: value}
-        else:
-            changes["trial"][name] = value
-    return changes
-
-
-def _chosen(study: StudyConfig, only: list[str]) -> list[dict[str, Any]]:
-    """The points of a study that have, in each named field, one of the named values."""
-    from slb_autotune.config.section import SHORT_NAMES
-    from slb_autotune.errors import InputError, nearest
-
-    if not study.points:
-        raise InputError("--only chooses among points, and this study has none", "leave it out.")
-    base = study.base()
-    points = [(dict(point), base.updated(point).flat()) for point in study.points]
-    for word in only:
-        field, equals, values = word.partition("=")
-        name = SHORT_NAMES.get(field, field)
-        if not equals or name not in points[0][1]:
-            known = [*points[0][1], *SHORT_NAMES]
-            raise InputError(f"--only takes FIELD=VALUES; got {word!r}", nearest(field, known))
-        left = [pair for pair in points if str(pair[1].get(name)) in values.split(",")]
-        if not left:
-            found = ", ".join(dict.fromkeys(str(flat.get(name)) for _, flat in points))
-            raise InputError(f"--only {word}: no point is left", f"{field} can be {found}.")
-        points = left
-    return [point for point, _ in points]
+    _show(chosen.run(LiveView()), as_json)
 
 
 def resume(
@@ -143,14 +96,15 @@ def resume(
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
-    """Go on with a study that was stopped or killed, or that shall have more trials or time.
+    """Resume a study that was stopped or killed, or that shall have more trials or time.
 
     Example: slb-autotune resume digits_demo --trials 60
     """
-    from slb_autotune.search.storage import StudyFolder
+    from slb_autotune.api import Study
+    from slb_autotune.cli.live_view import LiveView
 
-    config = StudyFolder(runs, name).config()
-    _run(_with_budget(config, trials, seconds, {}), resumed=True, as_json=as_json)
+    study = Study.load(name, runs=runs)
+    _show(study.resume(trials, seconds, LiveView()), as_json)
 
 
 def confirm(
@@ -161,7 +115,7 @@ def confirm(
     epochs: Annotated[int | None, typer.Option(help="Epochs; none: the study's own.")] = None,
     settings: Settings = None,
     only: Only = None,
-    runs: RunsFolder = DEFAULT_RUNS,
+    runs: RunsOverride = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the front again with several seeds on all training data, and test it.
@@ -175,49 +129,24 @@ def confirm(
 
       slb-autotune confirm search_spaces/paper_table1_resnet20.yaml --set data.root=./data
     """
+    from slb_autotune.api import Study
     from slb_autotune.cli.live_view import LiveView
-    from slb_autotune.config.study import StudyConfig
-    from slb_autotune.errors import InputError
-    from slb_autotune.search.confirm import (
-        confirm_points,
-        confirm_study,
-        confirmed_table,
-        score_table,
-    )
-    from slb_autotune.search.driver import run_study
-    from slb_autotune.search.storage import StudyFolder, read_ledger
 
-    ledger = None
-    if source.endswith((".yaml", ".yml")):
-        study = StudyConfig.from_file(Path(source))
-        changes = _changed(study, settings or [])
-        storage = changes.get("storage", study.storage.model_dump())
-        changes["storage"] = {**storage, "folder": str(runs)}
-        if only:
-            changes["points"] = _chosen(study, only)
-        study = StudyConfig.from_mapping({**study.to_mapping(), **changes})
-        config = confirm_points(study, seeds, epochs)
-    else:
-        if settings or only:
-            raise InputError(
-                "--set and --only are for a study file; a searched study keeps its settings",
-                "use --epochs, or confirm a file with a list of points.",
-            )
-        files = StudyFolder(runs, source)
-        ledger = read_ledger(files.config(), files)
-        config = confirm_study(ledger, seeds, epochs)
-    exists = StudyFolder(runs, config.name).config_path.exists()
-    outcome = run_study(config, LiveView(), resume=exists, report=_write_report)
-    table = (
-        score_table(outcome.ledger) if ledger is None else confirmed_table(ledger, outcome.ledger)
-    )
-    print_table(table, as_json)
-    page = outcome.folder / "report" / "index.html"
-    if page.exists():
-        typer.echo(f"report     {page}", err=True)
-    if outcome.interrupted:
-        typer.echo(f"stopped; go on with: slb-autotune resume {config.name}", err=True)
-        raise typer.Exit(130)
+    is_file = source.endswith((".yaml", ".yml"))
+    if (settings or only) and not is_file:
+        raise InputError(
+            "--set and --only are for a study file; a searched study keeps its settings",
+            "use --epochs, or confirm a file with a list of points.",
+        )
+    study = Study.load(source, runs=runs)
+    if is_file:
+        values = changed_study(study.config, settings=settings or (), only=only or ())
+        study = Study.load(values, runs=runs)
+    session = study.confirm(seeds, epochs, points=is_file, view=LiveView())
+    print_table(session.table, as_json)
+    if session.report is not None:
+        print_note(labelled("report", session.report))
+    _end(session)
 
 
 def recommend(
@@ -234,24 +163,17 @@ def recommend(
     Example: slb-autotune recommend digits_demo --size 16kB > best.yaml
     """
     from slb_autotune.analysis.lessons import recommend as choose
-    from slb_autotune.cli.live_view import scores
+    from slb_autotune.api import Study
     from slb_autotune.config.study import parse_amount
-    from slb_autotune.search.storage import StudyFolder, read_ledger
 
-    files = StudyFolder(runs, name)
-    ledger = read_ledger(files.config(), files)
-    record = choose(ledger, None if size is None else parse_amount(size), accuracy)
+    result = Study.load(name, runs=runs).result
+    row = choose(result, None if size is None else parse_amount(size), accuracy)
     if as_json:
-        print_json(
-            {
-                "trial": record.number,
-                "metrics": record.metrics,
-                "config": record.config.to_mapping(),
-            }
-        )
+        print_json(_member(result, row))
         return
-    typer.echo(f"# trial {record.number} of {name}: {scores(ledger, record)}")
-    typer.echo(record.config.to_yaml().rstrip())
+    metrics = metrics_text(result.objectives.metrics, _metrics(row))
+    typer.echo(f"# trial {row['trial']} of {name}: {metrics}")
+    typer.echo(result.config_of(row["trial"]).to_yaml().rstrip())
 
 
 def sensitivity(
@@ -266,17 +188,15 @@ def sensitivity(
 
     Example: slb-autotune sensitivity digits --bits 1,2,4
     """
-    from slb_autotune.cli.output import load_config
-    from slb_autotune.errors import ConfigError
+    config = load_config(source, runs).updated(parse_settings(settings or []))
+    try:
+        choices = [int(text) for text in bits.split(",")]
+    except ValueError:
+        raise ConfigError(f"--bits takes numbers; got {bits!r}", "write --bits 1,2,4") from None
     from slb_autotune.report.figures import draw_sensitivity, save
     from slb_autotune.search.allocations import best_allocations
     from slb_autotune.search.sensitivity import measure_sensitivity
 
-    config = load_config(source).updated(parse_settings(settings or []))
-    try:
-        choices = [int(word) for word in bits.split(",")]
-    except ValueError:
-        raise ConfigError(f"--bits takes numbers; got {bits!r}", "write --bits 1,2,4") from None
     folder = runs / "sensitivity" / config.updated({"method": "float"}).digest
     table = measure_sensitivity(config, choices, folder=folder)
     pictures = save(draw_sensitivity(table), folder / "sensitivity")
@@ -289,100 +209,98 @@ def sensitivity(
     typer.echo("\nbest allocations (bits layer by layer):")
     for allocation in best_allocations(table, allocations):
         typer.echo("  " + " ".join(map(str, allocation.values())))
-    typer.echo(f"\nplot       {pictures[0]}")
+    typer.echo("\n" + labelled("plot", pictures[0]))
 
 
-def _with_budget(
-    config: StudyConfig, trials: int | None, seconds: float | None, changes: dict[str, Any]
-) -> StudyConfig:
-    budget = config.budget.model_dump()
-    budget |= {} if trials is None else {"trials": trials}
-    budget |= {} if seconds is None else {"seconds": seconds}
-    return type(config).from_mapping({**config.to_mapping(), "budget": budget, **changes})
-
-
-def _run(config: StudyConfig, *, resumed: bool, as_json: bool) -> None:
-    from slb_autotune.cli.live_view import LiveView
-    from slb_autotune.search.driver import run_study
-
-    view = LiveView()
-    outcome = run_study(config, view, resume=resumed, report=_write_report)
-    if view.unrecorded:
-        waiting = f"{view.unrecorded} trials wait to be told to MLflow"
-        typer.echo(f"{waiting}; `slb-autotune resume {config.name}` tries again.", err=True)
+def _show(session: Session, as_json: bool) -> None:
+    """Print what a session found."""
     if as_json:
-        print_json(_summary(outcome))
+        print_json(_summary(session))
     else:
-        _show(outcome)
-    if outcome.interrupted:
-        typer.echo(f"stopped; go on with: slb-autotune resume {config.name}", err=True)
+        _print_summary(session)
+    _end(session)
+
+
+def _end(session: Session) -> None:
+    """Say what is left to do; an interrupted session has an exit code of its own."""
+    name = session.result.name
+    if session.waiting:
+        waiting = f"{session.waiting} trials wait to be logged to MLflow"
+        print_note(f"{waiting}; `slb-autotune resume {name}` tries again.")
+    if session.interrupted:
+        print_note(f"stopped; resume with: slb-autotune resume {name}")
         raise typer.Exit(130)
 
 
-def _write_report(ledger: Ledger) -> list[Path]:
-    """The study's page and what else MLflow keeps of its report."""
-    from slb_autotune.report.recorded import recorded_files
-    from slb_autotune.report.study_report import write_study_report
-
-    try:
-        return recorded_files(ledger, write_study_report(ledger, ledger.folder / "report"))
-    except Exception as error:  # all trials are safe; what a report lacks must not end the study
-        words = " ".join(str(error).split()) or type(error).__name__
-        again = f"`slb-autotune report {ledger.config.name}` tries again"
-        typer.echo(f"the report could not be written: {words}; {again}.", err=True)
-        return []
-
-
-def _show(outcome: Outcome) -> None:
+def _print_summary(session: Session) -> None:
     from rich.console import Console
 
     from slb_autotune.analysis.lessons import lessons, occupancy
-    from slb_autotune.cli.live_view import front_table
-    from slb_autotune.search.driver import slots_of
+    from slb_autotune.cli.live_view import front_table, result_members
+    from slb_autotune.search.feasibility import concurrent_trials
 
-    ledger = outcome.ledger
-    typer.echo(_counts(ledger, outcome.seconds))
-    busy = occupancy(ledger, slots_of(ledger.config))
+    result = session.result
+    typer.echo(_counts(result, session.seconds))
+    busy = occupancy(result, concurrent_trials(result.config))
     if busy is not None:
         typer.echo(f"training took {busy:.0%} of the slots' time, from first trial to last")
     typer.echo("\nthe front:")
-    Console(width=120).print(front_table(ledger))
+    Console(width=120).print(front_table(result.objectives, result_members(result)))
     typer.echo("")
-    for line in lessons(ledger):
+    for line in lessons(result):
         typer.echo(line)
-    page = outcome.folder / "report" / "index.html"
-    report = str(page) if page.exists() else f"slb-autotune report {ledger.config.name}"
-    typer.echo(f"\nreport     {report}")
-    typer.echo(f"study      {outcome.folder}")
-    typer.echo(f"confirm    slb-autotune confirm {ledger.config.name}")
+    report = session.report or f"slb-autotune report {result.name}"
+    typer.echo("\n" + labelled("report", report))
+    typer.echo(labelled("study", result.folder))
+    typer.echo(labelled("confirm", f"slb-autotune confirm {result.name}"))
 
 
-def _counts(ledger: Ledger, seconds: float) -> str:
-    names = ("done", "reused", "stopped", "failed", "running")
-    counts = ", ".join(
-        f"{len(ledger.with_status(name))} {name}" for name in names if ledger.with_status(name)
-    )
+def _counts(result: StudyResult, seconds: float) -> str:
+    """`digits_demo: 12 done, 3 stopped, 0 infeasible draws, 96 epochs in 41 s`."""
+    counts = {status: len(result.with_status(status)) for status in STATUSES}
+    trials = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     return (
-        f"{ledger.config.name}: {counts or 'no trials'}, {ledger.infeasible} infeasible draws, "
-        f"{ledger.epochs_spent()} epochs in {seconds:.0f} s"
+        f"{result.name}: {trials or 'no trials'}, {result.infeasible} infeasible draws, "
+        f"{_epochs(result)} epochs in {seconds:.0f} s"
     )
 
 
-def _summary(outcome: Outcome) -> dict[str, Any]:
+def _summary(session: Session) -> dict[str, Any]:
+    """The same for programs."""
     from slb_autotune.analysis.lessons import lessons
 
-    ledger = outcome.ledger
+    result = session.result
+    trials = result.trials[["trial", "status"]].itertuples(index=False)
     return {
-        "study": ledger.config.name,
-        "folder": str(outcome.folder),
-        "interrupted": outcome.interrupted,
-        "hypervolume": ledger.hypervolume(),
-        "epochs": ledger.epochs_spent(),
-        "infeasible": ledger.infeasible,
-        "front": [
-            {"trial": r.number, "metrics": r.metrics, "config": r.config.to_mapping()}
-            for r in ledger.front()
-        ],
-        "trials": {r.number: r.status for r in ledger.records.values()},
-        "lessons": lessons(ledger),
+        "study": result.name,
+        "folder": str(result.folder),
+        "interrupted": session.interrupted,
+        "hypervolume": result.hypervolume,
+        "epochs": _epochs(result),
+        "infeasible": result.infeasible,
+        "front": [_member(result, row) for _, row in result.front.iterrows()],
+        "trials": {int(number): status for number, status in trials},
+        "lessons": lessons(result),
+    }
+
+
+def _epochs(result: StudyResult) -> int:
+    return int(result.trials["epochs_spent"].sum())
+
+
+def _member(result: StudyResult, row: pd.Series[Any]) -> dict[str, Any]:
+    """A trial for programs."""
+    return {
+        "trial": int(row["trial"]),
+        "metrics": _metrics(row),
+        "config": result.config_of(row["trial"]).to_mapping(),
+    }
+
+
+def _metrics(row: pd.Series[Any]) -> dict[str, float]:
+    """The metrics of a trial that are known, as plain numbers."""
+    known = row[[name for name in METRICS if name in row]].dropna()
+    return {
+        str(name): int(value) if METRICS[str(name)].dtype == "Int64" else float(value)
+        for name, value in known.items()
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -11,10 +10,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from slb_autotune.analysis.tables import bits_label
+from slb_autotune.cli.output import labelled, print_note
+from slb_autotune.config.metrics import COST, METRICS, quality_metric
 from slb_autotune.config.trial import TrialConfig
 
 if TYPE_CHECKING:
     from slb_autotune.training.loop import Progress as Step
+
+GAP = "quantization_gap"  # of quantised networks only
+SOFT = 0.1  # a mean gap above it: the temperature ended too low
+LABEL_WIDTH = 22
 
 
 class TrainingView:
@@ -72,22 +78,23 @@ class TrainingView:
         """One epoch is done."""
         self._row = row
         if not self.live:
-            line = f"epoch {row['epoch']}/{self.config.epochs}  loss {row['train_loss']:.4f}"
-            if "quantization_gap" in row:
-                line += f"  T {row['temperature']:.4g}"
-            left = row["seconds"] * (self.config.epochs - row["epoch"])
-            parts = [line, self._scores(), f"{left:.0f} s left"]
-            print("  ".join(filter(None, parts)), file=sys.stderr, flush=True)  # noqa: T201
+            parts = [
+                f"epoch {row['epoch']:g}/{self.config.epochs}",
+                self._text("train_loss"),
+                f"T {row['temperature']:.4g}" if GAP in row else "",
+                self._scores(),
+                f"{row['seconds'] * (self.config.epochs - row['epoch']):.0f} s left",
+            ]
+            print_note("  ".join(filter(None, parts)))
 
     def _scores(self) -> str:
-        names = {"val_accuracy": "acc", "val_psnr": "PSNR", "quantization_gap": "gap"}
-        return "  ".join(
-            f"{label} {self._row[name]:.3g}"
-            if name == "quantization_gap"
-            else f"{label} {self._row[name]:.2f}"
-            for name, label in names.items()
-            if name in self._row
-        )
+        quality = quality_metric(super_resolution=self.config.super_resolution)
+        return "  ".join(self._text(name) for name in (quality, GAP) if name in self._row)
+
+    def _text(self, name: str) -> str:
+        """A metric of the last epoch: `Val. accuracy 97.22 %`."""
+        metric = METRICS[name]
+        return f"{metric.short} {metric.text(self._row[name], unit=True)}"
 
 
 def summary_lines(
@@ -95,32 +102,24 @@ def summary_lines(
 ) -> list[str]:
     """The result of a run in a few aligned lines; `float_bytes` is the float network's size."""
     epochs = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
-    lines = [f"network    {config.network.name} on {config.data.name}, {epochs}"]
-    bits = [
-        "mixed" if isinstance(value, dict) else str(value)
-        for value in (config.weight_bits, config.activation_bits)
-    ]
-    lines.append(f"bits       {bits[0]} weights / {bits[1]} activations")
-    for name, label, unit in (("val_accuracy", "accuracy", "%"), ("val_psnr", "PSNR", "dB")):
+    weights, activations = bits_label(config.weight_bits), bits_label(config.activation_bits)
+    rows = {
+        "network": f"{config.network.name} on {config.data.name}, {epochs}",
+        "bits": f"{weights} weights / {activations} activations",
+    }
+    quality = quality_metric(super_resolution=config.super_resolution)
+    for name in (quality, COST, "bitops", "frozen_fraction", GAP, "seconds"):
         if name in metrics:
-            line = f"{label:10} {metrics[name]:.2f} {unit} on validation"
-            continuous = metrics.get(f"{name}_continuous")
-            if continuous is not None:
-                line += f" (continuous weights: {continuous:.2f} {unit})"
-            lines.append(line)
-    size = f"size       {metrics['size_bytes']:,.0f} bytes"
-    if "quantization_gap" in metrics:
-        ratio = float_bytes / metrics["size_bytes"]
-        size += f", {ratio:.1f} times smaller than in 32 bits"
-    lines.append(size)
-    lines.append(f"bitops     {metrics['bitops'] / 1e6:,.1f} million an image")
-    if "quantization_gap" in metrics:
-        lines.append(
-            f"weights    {metrics['frozen_fraction']:.1%} frozen, "
-            f"mean gap |W_q - W_c| {metrics['quantization_gap']:.4f} at T = "
-            f"{metrics['temperature']:g}"
-        )
-        if metrics["quantization_gap"] > 0.1:
-            lines.append("           the weights are still soft: a higher T_e would harden them")
-    lines.append(f"time       {metrics['seconds']:.1f} s")
-    return lines
+            rows[METRICS[name].label] = METRICS[name].text(metrics[name], unit=True)
+    continuous = metrics.get(f"{quality}_continuous")
+    if continuous is not None:
+        text = METRICS[quality].text(continuous, unit=True)
+        rows[METRICS[quality].label] += f" (continuous weights: {text})"
+    rows[METRICS["bitops"].label] += " per image"
+    if GAP in metrics:
+        ratio = float_bytes / metrics[COST]
+        rows[METRICS[COST].label] += f", {ratio:.1f} times smaller than in 32 bits"
+        rows[METRICS[GAP].label] += f" at T = {metrics['temperature']:g}"
+        if metrics[GAP] > SOFT:
+            rows[METRICS[GAP].label] += "; the weights are still soft, a higher T_e hardens them"
+    return [labelled(label, text, LABEL_WIDTH) for label, text in rows.items()]

@@ -11,6 +11,7 @@ from typing import Any
 from slb_autotune.config.metrics import Objectives
 from slb_autotune.config.study import Constraint, StudyConfig
 from slb_autotune.config.trial import TrialConfig
+from slb_autotune.errors import InputError, nearest
 from slb_autotune.pareto import front, hypervolume_share
 
 FINISHED = ("done", "reused")  # with a result at the full budget
@@ -121,6 +122,20 @@ class StudyListener:
 
     def on_end(self, outcome: Outcome) -> None:
         """No trial runs any more; the study is still held."""
+
+
+def study_folder(runs: Path, name: str) -> Path:
+    """The folder of a study in the run folder, whether it exists or not."""
+    return runs / "studies" / name
+
+
+def find_study(runs: Path, name: str) -> Path:
+    """The folder of a study that has been run."""
+    folder = study_folder(runs, name)
+    if not (folder / "study.yaml").exists():
+        known = [path.name for path in folder.parent.glob("*/")]
+        raise InputError(f"there is no study {name!r}", nearest(name, known))
+    return folder
 
 
 def trial_folder(study: Path, number: int) -> Path:

@@ -19,29 +19,25 @@ from optuna.storages.journal import JournalFileBackend
 
 from slb_autotune.config.files import write_atomically
 from slb_autotune.config.study import StudyConfig
-from slb_autotune.errors import ConfigError, InputError, nearest
+from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.search.journal import DriverJournal
 from slb_autotune.search.ledger import Ledger
-from slb_autotune.search.records import StudySnapshot
+from slb_autotune.search.records import StudySnapshot, find_study, study_folder
 
 
 class StudyFolder:
     """The files of one study."""
 
     def __init__(self, runs: Path, name: str) -> None:
-        self.path = runs / "studies" / name
+        self.path = study_folder(runs, name)
+        self.runs = runs
         self.config_path = self.path / "study.yaml"
         self.sessions_path = self.path / "sessions.json"
         self.journal_path = self.path / "optuna.journal"
 
     def config(self) -> StudyConfig:
         """The study as it was last run."""
-        if not self.config_path.exists():
-            known = [path.name for path in self.path.parent.glob("*/")]
-            raise InputError(
-                f"there is no study {self.path.name!r}", nearest(self.path.name, known)
-            )
-        return StudyConfig.from_file(self.config_path)
+        return StudyConfig.from_file(find_study(self.runs, self.path.name) / "study.yaml")
 
     def sessions(self) -> list[dict[str, Any]]:
         """Start, seconds and version of each session; empty before the first."""

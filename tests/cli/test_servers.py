@@ -12,8 +12,9 @@ import pytest
 
 from slb_autotune.cli.servers import HOST, dashboard_command, free_port, mlflow_command
 from slb_autotune.errors import InputError
-from slb_autotune.search.storage import StudyFolder, open_ledger
-from tests.builders import play, tiny_study
+from slb_autotune.search.records import study_folder
+from tests.builders import tiny_study
+from tests.cli.helpers import played_study
 
 
 def test_servers_listen_on_this_machine_alone(tmp_path: Path) -> None:
@@ -22,7 +23,23 @@ def test_servers_listen_on_this_machine_alone(tmp_path: Path) -> None:
     assert free_port() > 1023
     pytest.importorskip("optuna_dashboard")
     with pytest.raises(InputError, match="no study"):
-        dashboard_command(StudyFolder(tmp_path, "nothing"), 1234)
+        dashboard_command(tmp_path, "nothing", 1234)
+
+
+def test_a_databases_password_is_on_no_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard")
+    config = tiny_study(storage={"optuna": "postgresql://me:secret@nowhere/studies"})
+    folder = study_folder(tmp_path, "tiny")
+    folder.mkdir(parents=True)
+    (folder / "study.yaml").write_text(config.to_yaml())
+    command = dashboard_command(tmp_path, "tiny", 1234)
+    assert command[-3:] == [str(tmp_path), "tiny", "1234"]
+    assert "secret" not in " ".join(command)
+
+
+def test_the_dashboard_is_served_through_its_public_interface() -> None:
+    dashboard = pytest.importorskip("optuna_dashboard")
+    assert callable(dashboard.wsgi)
 
 
 @pytest.mark.slow
@@ -62,25 +79,20 @@ from slb_autotune.cli.servers import run_until_interrupted
 
 stays = f"import os, time; open({sys.argv[1]!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 ends = f"import os, time\\nwhile not os.path.exists({sys.argv[1]!r}): time.sleep(0.1)"
-run_until_interrupted([[sys.executable, "-c", code] for code in (stays, ends)])
+run_until_interrupted(
+    {name: [sys.executable, "-c", code] for name, code in (("first", stays), ("second", ends))}
+)
 """
 
 
-def test_a_server_that_ends_by_itself_ends_the_others_and_is_told(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_server_that_ends_by_itself_ends_the_others_and_is_named(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     command = [sys.executable, "-c", ENDING, str(note)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert "ended by itself" in done.stderr
+    assert "second ended by itself" in done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
-
-
-def played_study(runs: Path) -> None:
-    config = tiny_study(budget={"trials": 3}, storage={"folder": str(runs)})
-    files = StudyFolder(runs, config.name)
-    files.path.mkdir(parents=True)
-    files.config_path.write_text(config.to_yaml())
-    play(open_ledger(config, files))
 
 
 def answer(url: str, seconds: float) -> str:

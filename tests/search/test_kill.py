@@ -35,9 +35,10 @@ STUDY = {
 }
 
 
-def write_study(folder: Path, concurrent: int) -> Path:
+def write_study(folder: Path, concurrent: int, trials: int = 5) -> Path:
     study = {
         **STUDY,
+        "budget": {"trials": trials},
         "resources": {"concurrent": concurrent},
         "storage": {"folder": str(folder / "runs"), "mlflow": "off"},
     }
@@ -128,7 +129,7 @@ def test_two_at_a_time_nothing_lost_and_nothing_counted_twice(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path: Path) -> None:
-    write_study(tmp_path, concurrent=1)
+    write_study(tmp_path, concurrent=1, trials=1000)  # more than it can train before Ctrl-C
     process = start(tmp_path, "search", str(tmp_path / "killed.yaml"))
     while checkpoints(tmp_path) < 1:
         assert process.poll() is None
@@ -141,5 +142,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_resume(tmp_path: Path) -> None:
     assert f"study 'killed' is being run by process {process.pid}" in log
     assert "resume with: slb-autotune resume killed" in log
     assert "Traceback" not in log
-    assert start(tmp_path, "resume", "killed", "--runs", str(tmp_path / "runs")).wait(300) == 0
-    assert len(ledger_of(tmp_path).records) == 5
+    wanted = len(ledger_of(tmp_path).records) + 1
+    again = ["resume", "killed", "--runs", str(tmp_path / "runs"), "--trials", str(wanted)]
+    assert start(tmp_path, *again).wait(300) == 0
+    assert len(ledger_of(tmp_path).records) == wanted
