@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from slb_autotune.analysis.result import StudyResult, load_result, save_result
+from slb_autotune.cli.main import app
 from slb_autotune.errors import DataError
 from slb_autotune.report.results import read_results, regenerate
 
@@ -59,3 +61,12 @@ def test_a_committed_study_has_its_own_hypervolume_and_nothing_of_a_machine(name
     assert len(result.reference) == len(result.objectives.metrics)
     assert result.base.data.root is None
     assert "storage" not in result.config.to_mapping()
+
+
+def test_the_command_regenerates_the_results(study: StudyResult, tmp_path: Path) -> None:
+    save_result(study, tmp_path / "runs", f"{study.name}.")
+    shutil.copytree(RESULTS / "paper", tmp_path / "paper")
+    done = CliRunner().invoke(app, ["report", "--results", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "not run" in done.stdout
+    assert (tmp_path / "tables" / "front.md").read_text() in done.stdout

@@ -1,5 +1,6 @@
 """Figures of trained runs: the weights of a layer over training, and the strip of pictures."""
 
+import json
 import math
 import re
 import shutil
@@ -11,9 +12,11 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from typer.testing import CliRunner
 
 from slb_autotune import data
 from slb_autotune.analysis.result import StudyResult, load_result, save_result, study_result
+from slb_autotune.cli.main import app
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import InputError
@@ -228,3 +231,13 @@ def test_a_copied_study_folder_is_enough(result: StudyResult, tmp_path: Path) ->
     ((name, _, figure),) = trained.strips(replace(moved, config=result.config))
     assert name == "strip_x2"
     assert "SLB, 1 bit" in " ".join(words(figure))
+
+
+def test_the_command_draws_the_weights_of_one_run(result: StudyResult) -> None:
+    assert result.folder is not None
+    options = ["--runs", str(result.folder.parents[1]), "--json", "--layer", "body.conv2"]
+    done = CliRunner().invoke(app, ["report", "sr:2", *options])
+    assert done.exit_code == 0, done.output
+    figure = Path(json.loads(done.stdout)["figure"])
+    assert figure == full(result, 2) / "weights.png"
+    assert figure.exists()
