@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from slb_autotune.config.recipes import recipe
+from slb_autotune.config import recipe
 from slb_autotune.quant.layers import low_bit_layers
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -24,5 +24,5 @@ def test_the_python_example_runs() -> None:
 
 
 def test_recipes_are_where_it_says() -> None:
-    assert "`recipe` of `slb_autotune.config.recipes`" in README
+    assert "`recipe` of `slb_autotune.config`" in README
     assert recipe("digits").data.name == "digits"
