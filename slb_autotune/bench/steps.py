@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slb_autotune.config.methods import METHODS
-from slb_autotune.config.trial import TrialConfig, activation_widths
+from slb_autotune.config.methods import METHODS, activation_widths
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.data import DataInfo, info
 from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.nets import build_network

@@ -10,12 +10,12 @@ import typer
 
 from slb_autotune.cli.options import DEFAULT_RUNS, JsonFlag, RunsFolder
 from slb_autotune.cli.output import metrics_text, print_json
-from slb_autotune.config.methods import ACTIVATIONS, METHODS
+from slb_autotune.config.methods import ACTIVATIONS, METHODS, activation_widths
 from slb_autotune.config.metrics import COST, METRICS, QUALITY, Metric
 from slb_autotune.config.recipes import RECIPES
 from slb_autotune.config.registry import DATASETS, NETWORKS, SAMPLERS, SCHEDULES, Entry, Registry
 from slb_autotune.config.section import SHORT_NAMES, Section
-from slb_autotune.config.trial import TrialConfig, activation_widths
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import InputError, nearest
 
 WHEN_KNOWN = {

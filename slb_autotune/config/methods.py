@@ -286,3 +286,15 @@ ACTIVATIONS = Registry(
         ),
     ),
 )
+
+
+def activation_name(method: str, activation: str) -> str | None:
+    """The activation quantiser that `activation` names; None where a method has none."""
+    name = METHODS[method].details["activation"] if activation == "method" else activation
+    return None if name is None else ACTIVATIONS[name].name
+
+
+def activation_widths(method: str, activation: str) -> tuple[int, ...]:
+    """The bits that activations can have, beside 32."""
+    name = activation_name(method, activation)
+    return () if name is None else tuple(ACTIVATIONS[name].details["activation_bits"])

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from slb_autotune.config.files import YamlDumper, parse_yaml, read_text
-from slb_autotune.config.methods import ACTIVATIONS, METHODS
+from slb_autotune.config.methods import METHODS, activation_widths
 from slb_autotune.config.registry import DATASETS, NETWORKS, SCHEDULES
 from slb_autotune.config.section import (
     BIT_FIELDS,
@@ -381,18 +381,6 @@ def _check_widths(
         if width != 32 and width not in allowed:
             choices = ", ".join(map(str, sorted({*allowed, 32})))
             raise ValueError(f"{field} must be one of {choices} with {owner}; got {width}")
-
-
-def activation_name(method: str, activation: str) -> str | None:
-    """The activation quantiser that `activation` names; None where a method has none."""
-    name = METHODS[method].details["activation"] if activation == "method" else activation
-    return None if name is None else ACTIVATIONS[name].name
-
-
-def activation_widths(method: str, activation: str) -> tuple[int, ...]:
-    """The bits that activations can have, beside 32."""
-    name = activation_name(method, activation)
-    return () if name is None else tuple(ACTIVATIONS[name].details["activation_bits"])
 
 
 _SECTIONS = frozenset(

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.config.trial import TrialConfig, activation_name
+from slb_autotune.config.methods import activation_name
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import float_tensors, lay_out
 from slb_autotune.data.base import DataInfo
 from slb_autotune.errors import CheckpointError

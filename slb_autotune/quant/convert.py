@@ -10,8 +10,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.config.methods import ACTIVATIONS, METHODS
-from slb_autotune.config.trial import NormConfig, activation_name
+from slb_autotune.config.methods import ACTIVATIONS, METHODS, activation_name
+from slb_autotune.config.trial import NormConfig
 from slb_autotune.errors import ConfigError, ConversionError, nearest
 from slb_autotune.quant.activations import activation_quantizer
 from slb_autotune.quant.layers import LowBitLayer, NormLink

@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -18,12 +17,13 @@ from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, SlbError
 from slb_autotune.pareto import reference_point
+from slb_autotune.search.attributes import numbers_of, record_of, set_constraint
 from slb_autotune.search.early_stopping import is_spared, phases, rank_deficit
 from slb_autotune.search.feasibility import Estimate, Feasibility
 from slb_autotune.search.records import ENDED, FINISHED, Record, StudySnapshot, trial_folder
@@ -65,7 +65,7 @@ class Ledger:
             if status == "infeasible":
                 self.infeasible += 1
             elif status is not None:
-                self.records[trial.number] = _record(trial)
+                self.records[trial.number] = record_of(trial)
 
     @cached_property
     def feasibility(self) -> Feasibility:
@@ -174,7 +174,7 @@ class Ledger:
 
     def _reject(self, trial: optuna.Trial, violations: Mapping[str, float], reason: str) -> None:
         for name, violation in violations.items():
-            _set_constraint(trial, name, violation)
+            set_constraint(trial, name, violation)
         trial.set_user_attr("reason", reason)
         trial.set_user_attr("status", "infeasible")
         self._tell_optuna(trial, state=TrialState.PRUNED)
@@ -234,7 +234,7 @@ class Ledger:
         trial.set_user_attr("status", "stopped")
         # Pruned with a violated constraint: the sampler never models it as good. Only once the
         # status says so: a trial that is resumed may yet pass.
-        _set_constraint(trial, "stopped early", deficit)
+        set_constraint(trial, "stopped early", deficit)
         self._tell_optuna(trial, state=TrialState.PRUNED)
         self._refresh(number)
         return False
@@ -279,8 +279,8 @@ class Ledger:
             value = metrics.get(constraint.metric, math.nan)
             violation = constraint.violation(value)
             stored = violation if math.isfinite(violation) else 1.0
-            _set_constraint(trial, str(constraint), stored)
-        _set_constraint(trial, "stopped early", 0.0)
+            set_constraint(trial, str(constraint), stored)
+        set_constraint(trial, "stopped early", 0.0)
         trial.set_user_attr("metrics", dict(metrics))
         trial.set_user_attr("status", status)
         self._tell_optuna(trial, values=self.objectives.values(metrics))
@@ -299,7 +299,7 @@ class Ledger:
                 self._tell_optuna(trial, state=TrialState.FAIL)
             else:
                 if status == "stopped":
-                    _set_constraint(trial, "stopped early", frozen.user_attrs["deficit"])
+                    set_constraint(trial, "stopped early", frozen.user_attrs["deficit"])
                 self._tell_optuna(trial, state=TrialState.PRUNED)
             if frozen.number in self.records:
                 self._refresh(frozen.number)  # it has an end now
@@ -322,7 +322,7 @@ class Ledger:
         return optuna.Trial(self.study, trial_id)
 
     def _refresh(self, number: int) -> None:
-        self.records[number] = _record(self.study.get_trials(deepcopy=False)[number])
+        self.records[number] = record_of(self.study.get_trials(deepcopy=False)[number])
 
     # -- where the study stands ------------------------------------------------------------
 
@@ -385,61 +385,3 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\bnan\b|\binf\b")
 
 def _key(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True)
-
-
-def _set_constraint(trial: optuna.Trial, name: str, violation: float) -> None:
-    """Once: Optuna warns of what was set before a kill."""
-    if name not in trial.constraints:
-        trial.set_constraint(name, violation)
-
-
-def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a row, without text and without what Ray adds (`config/number`, ...)."""
-    return {
-        name: value
-        for name, value in row.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and name not in _NOT_METRICS
-        and "/" not in name
-    }
-
-
-_NOT_METRICS = frozenset(
-    {"training_iteration", "timestamp", "time_total_s", "time_this_iter_s", "time_since_restore"}
-    | {"iterations_since_restore", "pid", "done", "rung", "trial_epochs"}
-)
-
-
-def _record(trial: FrozenTrial) -> Record:
-    attributes = trial.user_attrs
-    rungs = {
-        int(name.partition("/")[2]): value
-        for name, value in attributes.items()
-        if name.startswith("rung/")
-    }
-    known = attributes["known"]
-    config = TrialConfig.from_mapping(known["config"])
-    return Record(
-        number=trial.number,
-        status=attributes["status"],
-        config=config,
-        digest=config.digest,
-        params=dict(trial.params),
-        costs=known["costs"],
-        bits=known["bits"],
-        metrics=attributes.get("metrics", {}),
-        rungs=rungs,
-        ran_on=attributes.get("ran_on", {}),
-        reason=attributes.get("reason", ""),
-        epochs=attributes.get("epochs", 0),
-        attempt=attributes.get("attempt", 1),
-        source=attributes.get("source", "sampler"),
-        reused_from=attributes.get("reused_from"),
-        started=_seconds(trial.datetime_start),
-        ended=_seconds(trial.datetime_complete),
-    )
-
-
-def _seconds(moment: datetime | None) -> float:
-    return 0.0 if moment is None else moment.timestamp()

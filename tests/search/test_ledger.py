@@ -18,7 +18,8 @@ from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import estimate
 from slb_autotune.errors import InputError
-from slb_autotune.search.ledger import Ledger, StudyStopped, numbers_of
+from slb_autotune.search.attributes import numbers_of
+from slb_autotune.search.ledger import Ledger, StudyStopped
 from slb_autotune.search.records import Record
 from slb_autotune.search.storage import StudyFolder, blank_ledger, open_ledger
 from tests.builders import TINY, fake_row, play, shared_costs, tiny_study

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from slb_autotune import data
-from slb_autotune.config.methods import METHODS
-from slb_autotune.config.trial import TrialConfig, activation_widths
+from slb_autotune.config.methods import METHODS, activation_widths
+from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import estimate, profile, size_bytes
 from slb_autotune.errors import ConfigError
 from slb_autotune.export.format import read_packed
