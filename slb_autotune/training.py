@@ -32,8 +32,7 @@ from slb_autotune.quant.convert import quantize
 from slb_autotune.quant.diagnostics import all_codes, layer_diagnostics, weight_histograms
 from slb_autotune.quant.layers import low_bit_layers
 from slb_autotune.quant.schedules import temperature
-from slb_autotune.quant.slb import prepare_weights
-from slb_autotune.quant.state_norm import calibrate, eps_share, state_norms
+from slb_autotune.quant.state_norm import calibrate, eps_share, set_step
 from slb_autotune.quant.states import network_state, set_temperature
 from slb_autotune.run_folder import RunFolder, load_tensors
 
@@ -174,8 +173,6 @@ class Trial:
         """Lines 1 to 7 of Algorithm 1, for the iterations of one epoch."""
         config = self.config
         torch.manual_seed(derive_seed(config.seed, "epoch", epoch))
-        for norm in state_norms(self.network):
-            norm.steps = 0
         losses = Losses(epoch, self.steps, every=1 if self.device.type == "cpu" else 20)
         seed = derive_seed(config.seed, "batches", epoch)
         self.network.train()
@@ -184,9 +181,9 @@ class Trial:
             iteration = epoch * self.steps + i
             T = self._temperature(epoch, iteration)
             set_temperature(self.network, T, iteration / (config.epochs * self.steps))
+            set_step(self.network, i)
             lr = self._set_learning_rate(iteration)
             self.optimizer.zero_grad(set_to_none=True)
-            prepare_weights(self.network)
             with self._autocast():
                 # Lines 4 and 5: the state BNs take the statistics of y_c and y_q on the way.
                 loss = task_loss(self.network(x), y, config, self.info)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +32,7 @@ from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.machine import isolated, keep_freed_memory
 from slb_autotune.nets import build_network
 from slb_autotune.optim import make_optimizer
-from slb_autotune.quant.slb import prepare_weights
+from slb_autotune.quant.state_norm import set_step
 from slb_autotune.quant.states import set_temperature
 from slb_autotune.registry import METHODS
 from slb_autotune.training import Trial, formatted, make_network
@@ -190,11 +191,12 @@ def _step(base: TrialConfig, change: Mapping[str, object], batch_size: int) -> S
     optimizer = make_optimizer(network, config.optimizer)
     x, y = _batch(batch_size)
     x = formatted(x, config)
+    steps = count()
 
     def run() -> None:
         set_temperature(network, 1.0)
+        set_step(network, next(steps))
         optimizer.zero_grad(set_to_none=True)
-        prepare_weights(network)
         F.cross_entropy(network(x), y).backward()
         optimizer.step()
 

@@ -314,8 +314,7 @@ def _without_relus(
 
 
 def _replace_everywhere(network: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:
-    for module in list(network.modules()):
-        # named_children() leaves out a module that it has met under another name.
-        for name, child in module._modules.items():
-            if child is not None and child in replaced:
-                module._modules[name] = replaced[child]
+    for name, module in list(network.named_modules(remove_duplicate=False)):
+        if name and module in replaced:
+            owner, _, key = name.rpartition(".")
+            setattr(network.get_submodule(owner), key, replaced[module])

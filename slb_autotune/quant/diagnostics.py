@@ -10,12 +10,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.quant.expectation import column_blocks, negative_peak, powers
+from slb_autotune.quant.expectation import working_dtype
 from slb_autotune.quant.layers import LowBitLayer, low_bit_layers
 from slb_autotune.quant.slb import SLBLayer
 
 FROZEN_ABOVE = 0.999  # the paper's threshold on max p
 BINS = 41  # of a histogram: odd, so that zero has a bin of its own
+
+_BLOCK = 2**22  # entries of A whose probabilities are held at once
 
 
 def all_codes(network: nn.Module) -> dict[str, Tensor]:
@@ -86,16 +88,19 @@ def _rounding(layer: LowBitLayer) -> dict[str, float]:
 
 
 def _hardening(layer: SLBLayer, codes: Tensor) -> dict[str, float]:
-    flat = layer.logits.detach().reshape(layer.logits.shape[0], -1)
-    values = layer.values.view(-1, 1)
-    W_q = layer.values[codes.reshape(-1).int()]
+    flat = layer.logits.detach().flatten(1)
+    W_q = layer.decode(codes, {}).flatten()
+    T = torch.tensor(layer.temperature, dtype=working_dtype(flat), device=flat.device)
+    # MPS has no float64.
+    dtype = torch.float32 if flat.device.type == "mps" else torch.float64
+    values = layer.values.to(dtype).unsqueeze(1)
     gap = frozen = entropy = 0.0
-    for block, part in column_blocks(flat, W_q):
-        P = powers(block, negative_peak(block, layer.temperature), layer.temperature)
-        P = P.div_(P.sum(0)).double()
+    width = max(1, _BLOCK // flat.shape[0])
+    for block, part in zip(flat.split(width, 1), W_q.split(width), strict=True):
+        P = torch.softmax(block.to(T.dtype) * T, 0).to(dtype)
         gap += float((part - (P * values).sum(0)).abs().sum())
         frozen += float((P.amax(0) > FROZEN_ABOVE).sum())
-        entropy += float(-torch.special.xlogy(P, P).sum())
+        entropy += float(torch.special.entr(P).sum())
     count = codes.numel()
     return {
         "quantization_gap": gap / count,

@@ -47,7 +47,7 @@ class LowBitLayer(TwoState):
     soft: bool = False
 
     def __init__(self, weight_shape: tuple[int, ...], bits: int, bias: bool) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # and not that of nn.Conv2d or nn.Linear, further up
         self.weight_shape = torch.Size(weight_shape)
         self.bits = bits
         self.bias = nn.Parameter(torch.zeros(weight_shape[0])) if bias else None
@@ -86,7 +86,7 @@ class LowBitLayer(TwoState):
         quantised = x if self.activation is None else self.activation(x)
         weight = self.quantized_weight() if self.is_discrete else self.continuous_weight()
         y = self._output(x, quantised, weight)
-        if self.link is not None and self.training and self.link.norm.due():
+        if self.link is not None and self.training and self.link.norm.wants_discrete:
             self._observe_discrete(x.detach(), quantised.detach(), self.link)
         if self.output_scale is not None:
             y = y * self.output_scale
@@ -127,12 +127,15 @@ class Convolution(nn.Module):
         dilation: int | tuple[int, int],
         groups: int,
     ) -> None:
-        """Say how the kernel moves."""
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.dilation, self.groups = dilation, groups
+        """Set what nn.Conv2d has as attributes, pairs of numbers as it has them."""
+        self.in_channels, self.out_channels = self.weight_shape[1] * groups, self.weight_shape[0]
+        self.kernel_size, self.stride, self.dilation = kernel_size, _pair(stride), _pair(dilation)
+        self.padding = padding if isinstance(padding, str) else _pair(padding)
+        self.groups, self.padding_mode = groups, "zeros"
+        self.transposed, self.output_padding = False, (0, 0)
 
     def geometry_of(self, layer: Any) -> None:
-        """Move as `layer` does."""
+        """Take the geometry of `layer`."""
         self.set_geometry(
             layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups
         )
@@ -147,6 +150,10 @@ class Convolution(nn.Module):
             f"{inner * self.groups}, {out}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, groups={self.groups}, bits={self.bits}"
         )
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
 
 
 class Matrix(nn.Module):

@@ -5,7 +5,8 @@
 
 Three modes say where mu_q and sigma_q come from:
 
-- `paper`: y_q is computed beside y_c on the same x, every step or every k steps.
+- `paper`: y_q is computed beside y_c on the same x, in every step or, where the training loop
+  calls `set_step`, in every k-th.
 - `calibrate`: after each epoch, forward passes with W_q estimate them from scratch. The authors
   turned to this after review, since it costs far less.
 - `off`: nowhere; mu_c and sigma_c serve at inference too (the paper's ablation).
@@ -57,7 +58,7 @@ class StateBatchNorm2d(TwoState):
         for state in "cq":
             self.register_buffer(f"running_mean_{state}", torch.zeros(num_features))
             self.register_buffer(f"running_var_{state}", torch.ones(num_features))
-        self.steps = 0
+        self.observing = True
         self._sums: _Average | None = None
 
     @classmethod
@@ -107,17 +108,21 @@ class StateBatchNorm2d(TwoState):
         scale, shift = self.folded()
         return torch.addcmul(shift.view(1, -1, 1, 1), y_c, scale.view(1, -1, 1, 1))
 
-    def due(self) -> bool:
-        """Whether y_q is wanted in this training step: in `paper` mode every k-th is."""
-        if self.mode != "paper" or self._sums is not None or self.state is not None:
-            return False
-        self.steps += 1
-        return (self.steps - 1) % self.every == 0
+    @property
+    def wants_discrete(self) -> bool:
+        """Whether y_q is to be computed in a training step now."""
+        follows_mode = self._sums is None and self.state is None
+        return self.mode == "paper" and self.observing and follows_mode
 
     @torch.no_grad()
     def observe(self, y_q: Tensor) -> None:
-        """Take the batch statistics of y_q into mu_q and sigma_q."""
-        _update_moments(y_q, self.running_mean_q, self.running_var_q, self.momentum)
+        """Update mu_q and sigma_q with the batch statistics of y_q.
+
+        The normalised batch is not used, but on a CPU `torch.var_mean` takes ten times as long,
+        and `torch.batch_norm_update_stats` declares no mutation: torch.compile would drop it.
+        """
+        mean, var = self.running_mean_q, self.running_var_q
+        F.batch_norm(y_q.to(mean.dtype), mean, var, training=True, momentum=self.momentum)
 
     def extra_repr(self) -> str:
         """Show size and mode."""
@@ -140,19 +145,18 @@ class _Average:
         )
 
 
-def _update_moments(y: Tensor, mean: Tensor, var: Tensor, momentum: float) -> None:
-    """Move (mean, var) towards those of `y`; the variance is unbiased, as in torch's BN."""
-    if y.device.type in ("cpu", "cuda"):
-        torch.batch_norm_update_stats(y.to(mean.dtype), mean, var, momentum)
-        return
-    batch_var, batch_mean = torch.var_mean(y.to(mean.dtype), dim=(0, 2, 3))
-    mean.lerp_(batch_mean, momentum)
-    var.lerp_(batch_var, momentum)
-
-
 def state_norms(network: nn.Module) -> list[StateBatchNorm2d]:
     """Every state BN of `network`."""
     return [module for module in network.modules() if isinstance(module, StateBatchNorm2d)]
+
+
+def set_step(network: nn.Module, step: int) -> None:
+    """Announce training step `step`, from 0: `paper` state BNs observe y_q in every k-th.
+
+    A step is a plain flag to each of them, so that a compiled network has two graphs at most.
+    """
+    for norm in state_norms(network):
+        norm.observing = step % norm.every == 0
 
 
 @torch.no_grad()

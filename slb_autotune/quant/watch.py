@@ -107,13 +107,6 @@ class Observation:
     # How often each weight of a layer was used, in all its calls.
     positions: dict[nn.Module, int] = field(default_factory=dict)
 
-    def norm_after(self, layer: nn.Module) -> nn.BatchNorm2d | None:
-        """The BN that `layer` feeds, if there is one."""
-        for norm, source in self.norm_sources.items():
-            if source is not None and source.layer is layer:
-                return norm
-        return None
-
 
 class _Watch(TorchFunctionMode):
     """Follows tensors from layers to BNs, through modules (by hooks) and functions (as a mode)."""

@@ -136,6 +136,7 @@ class FirstBatch(nn.Module):
         self.bits = bits
         self.register_buffer("started", torch.tensor(False))
         self._settled = False
+        self.register_load_state_dict_post_hook(_unsettle)  # type: ignore[no-untyped-call]
 
     def first_values(self, x: Tensor) -> dict[str, Tensor]:
         """The parameters that the first batch sets, by name."""
@@ -153,13 +154,14 @@ class FirstBatch(nn.Module):
         self.started.fill_(True)
         self._settled = True
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self._settled = False
-
     def extra_repr(self) -> str:
         """Show the bits."""
         return f"bits={self.bits}"
+
+
+def _unsettle(quantiser: nn.Module, _: object) -> None:
+    """After loading, `started` is to be read again."""
+    quantiser._settled = False  # type: ignore[assignment]
 
 
 class _PassThrough(Function):

@@ -167,15 +167,9 @@ def _move(basis: Tensor, x: Tensor, places: Tensor, B: Tensor) -> None:
     mean = torch.stack(sums, 1) / x.shape[1]
     gram = (share[..., None, None] * B.unsqueeze(3) * B.unsqueeze(2)).sum(1)
     gram += _PULL * torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
-    best = _solve(gram, (mean.unsqueeze(2) * B).sum(1) + _PULL * basis)
-    basis.lerp_(best, 1 - _KEEP)
-
-
-def _solve(matrices: Tensor, vectors: Tensor) -> Tensor:
-    """Gauss-Jordan elimination, for many small positive definite systems and every device."""
-    system = torch.cat((matrices, vectors.unsqueeze(2)), 2)
-    for i in range(vectors.shape[1]):
-        pivot = system[:, i : i + 1] / system[:, i : i + 1, i : i + 1]
-        system = system - system[:, :, i : i + 1] * pivot
-        system[:, i : i + 1] = pivot
-    return system[:, :, -1]
+    target = (mean.unsqueeze(2) * B).sum(1) + _PULL * basis
+    # The matrices are positive definite; checking that would wait for the device. There is no
+    # solver in half precision.
+    dtype = torch.promote_types(basis.dtype, torch.float32)
+    best, _ = torch.linalg.solve_ex(gram.to(dtype), target.to(dtype).unsqueeze(2))
+    basis.lerp_(best.squeeze(2).to(basis.dtype), 1 - _KEEP)
