@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.quant.expectation import working_dtype
+from slb_autotune.quant.expectation import probabilities, working_dtype
 from slb_autotune.quant.layers import LowBitLayer, low_bit_layers
 from slb_autotune.quant.slb import SLBLayer
 
@@ -97,7 +97,7 @@ def _hardening(layer: SLBLayer, codes: Tensor) -> dict[str, float]:
     gap = frozen = entropy = 0.0
     width = max(1, _BLOCK // flat.shape[0])
     for block, part in zip(flat.split(width, 1), W_q.split(width), strict=True):
-        P = torch.softmax(block.to(T.dtype) * T, 0).to(dtype)
+        P = probabilities(block, T).to(dtype)
         gap += float((part - (P * values).sum(0)).abs().sum())
         frozen += float((P.amax(0) > FROZEN_ABOVE).sum())
         entropy += float(torch.special.entr(P).sum())

@@ -9,7 +9,6 @@ again. For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -29,13 +28,9 @@ def working_dtype(A: Tensor) -> torch.dtype:
     return torch.float32 if A.dtype in (torch.float16, torch.bfloat16) else A.dtype
 
 
-def _powers(A: Tensor, T: Tensor) -> Tensor:
-    """E_i = exp(T (A_i - max A)): a softmax before its division.
-
-    Powers of 2 cost half of what powers of e do.
-    """
-    A, t = A.to(T.dtype), T * math.log2(math.e)
-    return torch.addcmul(A.amax(0) * -t, A, t).exp2_()
+def probabilities(A: Tensor, T: Tensor) -> Tensor:
+    """P_i = softmax_i(T A) over the first dimension (eq_prob)."""
+    return torch.softmax(A.to(T.dtype) * T, 0)
 
 
 class _ExpectedWeight(Function):
@@ -43,13 +38,8 @@ class _ExpectedWeight(Function):
 
     @staticmethod
     def forward(A: Tensor, V: Tensor, T: Tensor) -> Tensor:
-        def expectation(a: Tensor) -> Tensor:
-            E = _powers(a, T)
-            total = E.sum(0)
-            # No matrix product: autocast and TF32 would round its factors.
-            return E.mul_(V).sum(0).div_(total)
-
-        return _in_blocks(expectation, A)
+        # No matrix product: autocast and TF32 would round its factors.
+        return _in_blocks(lambda a: probabilities(a, T).mul_(V).sum(0), A)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -60,11 +50,9 @@ class _ExpectedWeight(Function):
         A, V, T, W = ctx.saved_tensors
 
         def gradient(a: Tensor, w: Tensor, g: Tensor) -> Tensor:
-            E = _powers(a, T)
-            k = T * g / E.sum(0)
-            return (torch.addcmul(-w * k, V, k) * E).to(a.dtype)
+            return (probabilities(a, T) * (V - w) * g).to(a.dtype)
 
-        return _in_blocks(gradient, A, W, grads[0]), None, None
+        return _in_blocks(gradient, A, W, T * grads[0]), None, None
 
 
 def _in_blocks(function: Callable[..., Tensor], A: Tensor, *others: Tensor) -> Tensor:
@@ -83,13 +71,13 @@ def _in_blocks(function: Callable[..., Tensor], A: Tensor, *others: Tensor) -> T
 
 def expected_weight(A: Tensor, values: Tensor, T: Tensor | float) -> Tensor:
     """W_c = sum_i softmax_i(T A) v_i over the first dimension of A, in A's precision."""
-    # A copy of T: the layer may be given another before the backward pass.
-    T = torch.as_tensor(T, dtype=working_dtype(A), device=A.device).clone()
+    T = torch.as_tensor(T, dtype=working_dtype(A), device=A.device)
     if A.shape[0] == 2:
         low, high = A.to(T.dtype).unbind()
         return torch.tanh((high - low) * (T / 2)).to(A.dtype)
     V = values.to(T.dtype).unsqueeze(1)
-    W = _ExpectedWeight.apply(A.flatten(1), V, T)  # type: ignore[no-untyped-call]
+    # A copy of T: the layer's may be set before the backward pass.
+    W = _ExpectedWeight.apply(A.flatten(1), V, T.clone())  # type: ignore[no-untyped-call]
     return cast(Tensor, W).view(A.shape[1:]).to(A.dtype)
 
 
