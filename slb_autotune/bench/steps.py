@@ -1,8 +1,8 @@
 """Speed of training: ratios, both sides interleaved in one run.
 
 Timings on a shared machine are noisy and drift. A step is compared with the float steps of the
-same turn, and the median over many turns is the ratio. Beside it stands the ratio of the fastest
-steps, taken within a few turns and then as a median too: the fastest steps of a whole run may be
+same turn, and the median over many turns is the ratio. The ratio of the fastest steps is
+reported too, within a few turns and then as a median: the fastest steps of a whole run may be
 minutes apart, one side's in a quiet moment and the other's not.
 """
 
@@ -57,7 +57,7 @@ SIDES: dict[str, dict[str, object]] = {
 Step = Callable[[], None]
 
 # Where its tensors happen to lie in memory makes a network faster or slower by a few percent, for
-# as long as it lives: so all are made anew after so many turns, in another order.
+# as long as it lives: so all are built again after so many turns, in another order.
 FRESH_TURNS = 5
 
 
@@ -125,7 +125,7 @@ def ratio(times: pd.DataFrame, side: str) -> float:
 
 
 def best_ratio(times: pd.DataFrame, side: str) -> float:
-    """The same of the fastest steps that each set of networks made in its turns."""
+    """The same of the fastest steps that each set of networks took in its turns."""
     return ratio(times.groupby(times.index // FRESH_TURNS).min(), side)
 
 
@@ -137,7 +137,7 @@ def _measure_sides(
     threads: int,
     clock: Callable[[], float],
 ) -> pd.DataFrame:
-    """Seconds of a step of each side, a column a side, in the turns that fit into `seconds`."""
+    """Seconds of a step, one column per side, one row per turn that fits into `seconds`."""
     with isolated(threads, _CPU):
         makers: dict[str, Callable[[], Step]] = {
             "plain torch": lambda: _plain_step(base, batch_size)
@@ -153,8 +153,8 @@ def _measure_sides(
 def interleave(
     makers: Mapping[str, Callable[[], Step]], seconds: float, clock: Callable[[], float]
 ) -> pd.DataFrame:
-    """Seconds of a step of each side, a row a turn; three turns at least."""
-    # In a new order every turn: nobody always runs after the same neighbour.
+    """Seconds of a step of each side, one row per turn; three turns at least."""
+    # In a new order every turn, so that no side always runs after the same one.
     random = np.random.default_rng(0)
     turns: list[dict[str, float]] = []
     end = time.perf_counter() + seconds
@@ -171,7 +171,7 @@ def interleave(
 
 
 def _fresh(makers: Mapping[str, Callable[[], Step]], order: Sequence[str]) -> dict[str, Step]:
-    """Every side made and warmed up."""
+    """Every side built and warmed up."""
     steps = {name: makers[name]() for name in order}
     for run in steps.values():
         run()
@@ -208,7 +208,7 @@ def _turn(base: TrialConfig, change: Mapping[str, object], batch_size: int, step
 
 
 def _plain_step(base: TrialConfig, batch_size: int) -> Step:
-    """The same network as anyone would train it: NCHW, eager, torch's own BN and SGD."""
+    """The same network in plain torch: NCHW, eager, torch's own BN and SGD."""
     network: nn.Module = build_network(base.network, 3, 10, 32).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     x, y = _batch(batch_size)
@@ -246,7 +246,7 @@ def _peak_of_side(network: str, side: str, change: Mapping[str, object], batch_s
 def _resident_peak() -> float:
     """Bytes resident at most so far.
 
-    On Linux the kernel's own mark, since getrusage's is handed on from the parent process.
+    On Linux the kernel's own mark, since getrusage's is inherited from the parent process.
     """
     status = Path("/proc/self/status")
     if status.exists():

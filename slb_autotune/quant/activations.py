@@ -1,6 +1,6 @@
 """Quantisers of activations: each rounds to a few levels and passes a gradient straight through.
 
-They stand at the input of a quantised layer. 32 bits means none.
+They are applied to the input of a quantised layer. 32 bits means none.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class DoReFa(nn.Module):
 
 
 class Pact(nn.Module):
-    """ "PACT: Parameterized Clipping Activation" (Choi et al., 2018), one learned alpha a layer.
+    """ "PACT: Parameterized Clipping Activation" (Choi et al., 2018), one learned alpha per layer.
 
     y = clip(x, 0, alpha), rounded to 2**k levels on [0, alpha]. alpha starts at 10, as published,
     and at 2 for 1 bit, which the paper does not have: there 10 would round all of a normalised

@@ -76,7 +76,7 @@ class SLBLayer(LowBitLayer, Annealed):
         self._set_constants()
 
     def _set_constants(self) -> None:
-        """V and T on the device of A, each rounded once: `double()` would keep float32's digits.
+        """V and T on the device of A, rounded once: `double()` alone would keep float32's digits.
 
         T is a tensor, and not a number, so that a compiled forward pass is not bound to its value.
         """
@@ -96,7 +96,7 @@ class SLBLayer(LowBitLayer, Annealed):
 
     @property
     def weight(self) -> Tensor:
-        """The weight in use, W_c or W_q: computed from A, and no parameter."""
+        """The weight in use, W_c or W_q: computed from A, not a parameter."""
         return self.quantized_weight() if self.is_discrete else self.continuous_weight()
 
     def continuous_weight(self) -> Tensor:
@@ -125,7 +125,7 @@ class SLBLayer(LowBitLayer, Annealed):
         return self.logits
 
     def reset_parameters(self) -> None:
-        """Draw A anew, kaiming-normal, and set the bias to 0."""
+        """Draw A again, kaiming-normal, and set the bias to 0."""
         with torch.no_grad():
             fan_in = self.weight_shape[1:].numel()
             self.logits.copy_(kaiming_logits(self.logits.shape, fan_in))

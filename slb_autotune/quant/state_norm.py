@@ -3,13 +3,13 @@
     y_c = x (*) W_c,  z_c = gamma (y_c - mu_c) / sigma_c + beta      in training
     y_q = x (*) W_q,  z_q = gamma (y_q - mu_q) / sigma_q + beta      at inference
 
-Three modes say where mu_q and sigma_q come from:
+The mode determines where mu_q and sigma_q come from:
 
 - `paper`: y_q is computed beside y_c on the same x, in every step or, where the training loop
   calls `set_step`, in every k-th.
 - `calibrate`: after each epoch, forward passes with W_q estimate them from scratch. The authors
   turned to this after review, since it costs far less.
-- `off`: nowhere; mu_c and sigma_c serve at inference too (the paper's ablation).
+- `off`: nowhere; mu_c and sigma_c are used at inference too (the paper's ablation).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class StateBatchNorm2d(TwoState):
         return scale, self.bias - mean * scale
 
     def forward(self, y_c: Tensor, y_q: Tensor | None = None) -> Tensor:
-        """z_c of y_c; where y_q is given, its statistics are taken on the way."""
+        """z_c of y_c; where y_q is given, mu_q and sigma_q are updated with its statistics."""
         if y_q is not None and self.training:
             self.observe(y_q)
         if self._sums is not None:
@@ -130,7 +130,7 @@ class StateBatchNorm2d(TwoState):
 
 
 class _Average:
-    """Statistics of several batches, each counting the same, taken from scratch."""
+    """Statistics of several batches, averaged with equal weights."""
 
     def __init__(self, norm: StateBatchNorm2d) -> None:
         self.mean = torch.zeros_like(norm.running_mean_q)
@@ -153,7 +153,7 @@ def state_norms(network: nn.Module) -> list[StateBatchNorm2d]:
 def set_step(network: nn.Module, step: int) -> None:
     """Announce training step `step`, from 0: `paper` state BNs observe y_q in every k-th.
 
-    A step is a plain flag to each of them, so that a compiled network has two graphs at most.
+    Each keeps a flag and not a counter, so that a compiled network has two graphs at most.
     """
     for norm in state_norms(network):
         norm.observing = step % norm.every == 0
@@ -163,7 +163,7 @@ def set_step(network: nn.Module, step: int) -> None:
 def estimate_statistics(
     network: nn.Module, batches: Iterable[Batch], state: State
 ) -> dict[StateBatchNorm2d, tuple[Tensor, Tensor]]:
-    """Mean and variance before each state BN over `batches`, in `state`; nothing is changed."""
+    """Mean and variance before each state BN over `batches`, in `state`; no module changes."""
     count = 0
     norms = state_norms(network)
     modes = {module: module.training for module in network.modules()}
@@ -197,8 +197,8 @@ def calibrate(network: nn.Module, batches: Iterable[Batch], state: State = "disc
 
     A batch is the network's input, or begins with it, as those of a DataLoader do.
 
-    The discrete ones are what inference uses. The continuous ones serve the `_continuous` metrics
-    alone, whose running averages lag behind while T, and with it the scale of W_c, still rises.
+    Inference uses the discrete ones. The continuous ones are for the `_continuous` metrics alone:
+    their running averages lag behind while T, and with it the scale of W_c, still rises.
     """
     for norm, (mean, var) in estimate_statistics(network, batches, state).items():
         if norm.mode == "calibrate":

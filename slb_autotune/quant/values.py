@@ -38,7 +38,7 @@ def best_scale(weight: Tensor, bits: int) -> float:
     largest = float(weight.abs().max())
     if largest == 0.0:
         return 0.0
-    # Drawn, not every k-th: the positions of a kernel repeat, and k may meet one of them only.
+    # Drawn, not every k-th: the positions of a kernel repeat, and k might select one of them only.
     order = torch.randperm(len(weight), generator=torch.Generator().manual_seed(0))
     sample = weight[order[:_SAMPLE]]
 

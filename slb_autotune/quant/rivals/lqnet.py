@@ -7,8 +7,8 @@ of all x, and the basis follows x: in each training step it becomes 0.9 v + 0.1 
 minimises ||B v* - x||^2 (the paper's QEM with T = 1; no gradient goes to v).
 
 Where levels are unused B^T B may be singular. So v* minimises ||B v* - x||^2 / n
-+ 1e-4 ||v* - v||^2, with n the number of x, which leaves alone what x says nothing about. The
-authors' code does so for weights, without the 1/n: in float32 the term would be lost there.
++ 1e-4 ||v* - v||^2, with n the number of x, which keeps what x does not determine. The authors'
+code does so for weights, without the 1/n: in float32 the term would be lost there.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class _Clipped(Function):
         return grads[0] * ((x >= 0) & (x <= top)), None, None
 
 
-# A basis is a matrix of one row a filter, or one row for all of an activation. Its levels stand
-# in the order of their codes, and in places from the smallest to the largest once sorted. No
+# A basis is a matrix of one row per filter, or one row for all of an activation. Its levels are
+# in the order of their codes; places are their order from the smallest to the largest. No
 # matrix product is used: autocast would take it in half precision.
 
 
