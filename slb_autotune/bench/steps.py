@@ -1,8 +1,8 @@
 """Speed of training: ratios, both sides interleaved in one run.
 
 Timings on a shared machine are noisy and drift. A step is compared with the float steps of the
-same turn, and the median over many turns is the ratio. Beside it stands the ratio of the fastest
-steps, taken within a few turns and then as a median too: the fastest steps of a whole run may be
+same turn, and the median over many turns is the ratio. The ratio of the fastest steps is
+reported too, within a few turns and then as a median: the fastest steps of a whole run may be
 minutes apart, one side's in a quiet moment and the other's not.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +31,7 @@ from slb_autotune.config.trial import TrialConfig
 from slb_autotune.data import DataInfo, info
 from slb_autotune.errors import ConfigError, nearest
 from slb_autotune.nets import build_network
-from slb_autotune.quant.slb import prepare_weights
+from slb_autotune.quant.state_norm import set_step
 from slb_autotune.quant.states import set_temperature
 from slb_autotune.training.device import isolated, keep_freed_memory
 from slb_autotune.training.loop import Trial
@@ -57,7 +58,7 @@ SIDES: dict[str, dict[str, object]] = {
 Step = Callable[[], None]
 
 # Where its tensors happen to lie in memory makes a network faster or slower by a few percent, for
-# as long as it lives: so all are made anew after so many turns, in another order.
+# as long as it lives: so all are built again after so many turns, in another order.
 FRESH_TURNS = 5
 
 
@@ -125,7 +126,7 @@ def ratio(times: pd.DataFrame, side: str) -> float:
 
 
 def best_ratio(times: pd.DataFrame, side: str) -> float:
-    """The same of the fastest steps that each set of networks made in its turns."""
+    """The same of the fastest steps that each set of networks took in its turns."""
     return ratio(times.groupby(times.index // FRESH_TURNS).min(), side)
 
 
@@ -137,7 +138,7 @@ def _measure_sides(
     threads: int,
     clock: Callable[[], float],
 ) -> pd.DataFrame:
-    """Seconds of a step of each side, a column a side, in the turns that fit into `seconds`."""
+    """Seconds of a step, one column per side, one row per turn that fits into `seconds`."""
     with isolated(threads, _CPU):
         makers: dict[str, Callable[[], Step]] = {
             "plain torch": lambda: _plain_step(base, batch_size)
@@ -153,8 +154,8 @@ def _measure_sides(
 def interleave(
     makers: Mapping[str, Callable[[], Step]], seconds: float, clock: Callable[[], float]
 ) -> pd.DataFrame:
-    """Seconds of a step of each side, a row a turn; three turns at least."""
-    # In a new order every turn: nobody always runs after the same neighbour.
+    """Seconds of a step of each side, one row per turn; three turns at least."""
+    # In a new order every turn, so that no side always runs after the same one.
     random = np.random.default_rng(0)
     turns: list[dict[str, float]] = []
     end = time.perf_counter() + seconds
@@ -171,7 +172,7 @@ def interleave(
 
 
 def _fresh(makers: Mapping[str, Callable[[], Step]], order: Sequence[str]) -> dict[str, Step]:
-    """Every side made and warmed up."""
+    """Every side built and warmed up."""
     steps = {name: makers[name]() for name in order}
     for run in steps.values():
         run()
@@ -191,11 +192,12 @@ def _step(base: TrialConfig, change: Mapping[str, object], batch_size: int) -> S
     optimizer = make_optimizer(network, config.optimizer)
     x, y = _batch(batch_size)
     x = formatted(x, config)
+    steps = count()
 
     def run() -> None:
         set_temperature(network, 1.0)
+        set_step(network, next(steps))
         optimizer.zero_grad(set_to_none=True)
-        prepare_weights(network)
         F.cross_entropy(network(x), y).backward()
         optimizer.step()
 
@@ -207,7 +209,7 @@ def _turn(base: TrialConfig, change: Mapping[str, object], batch_size: int, step
 
 
 def _plain_step(base: TrialConfig, batch_size: int) -> Step:
-    """The same network as anyone would train it: NCHW, eager, torch's own BN and SGD."""
+    """The same network in plain torch: NCHW, eager, torch's own BN and SGD."""
     network: nn.Module = build_network(base.network, 3, 10, 32).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     x, y = _batch(batch_size)
@@ -245,7 +247,7 @@ def _peak_of_side(network: str, side: str, change: Mapping[str, object], batch_s
 def _resident_peak() -> float:
     """Bytes resident at most so far.
 
-    On Linux the kernel's own mark, since getrusage's is handed on from the parent process.
+    On Linux the kernel's own mark, since getrusage's is inherited from the parent process.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -5,8 +5,8 @@ from slb_autotune.quant.convert import quantisable_layers, quantize
 from slb_autotune.quant.diagnostics import layer_diagnostics
 from slb_autotune.quant.layers import LowBitLayer
 from slb_autotune.quant.schedules import temperature
-from slb_autotune.quant.slb import SLBConv2d, SLBLayer, SLBLinear, prepare_weights
-from slb_autotune.quant.state_norm import StateBatchNorm2d, calibrate
+from slb_autotune.quant.slb import SLBConv2d, SLBLayer, SLBLinear
+from slb_autotune.quant.state_norm import StateBatchNorm2d, calibrate, set_step
 from slb_autotune.quant.states import network_state, set_temperature
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "calibrate",
     "layer_diagnostics",
     "network_state",
-    "prepare_weights",
     "quantisable_layers",
     "quantize",
+    "set_step",
     "set_temperature",
     "temperature",
 ]

@@ -1,6 +1,6 @@
 """Quantisers of activations: each rounds to a few levels and passes a gradient straight through.
 
-They stand at the input of a quantised layer. 32 bits means none.
+They are applied to the input of a quantised layer. 32 bits means none.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ from torch.autograd import Function
 from slb_autotune.config.methods import ACTIVATIONS
 from slb_autotune.errors import ConfigError
 
+# torch.fx records these as they are: it cannot follow an autograd function.
+for _name in ("round_unit", "round_clipped", "bireal_sign"):
+    torch.fx.wrap(_name)
+
 
 class _RoundUnit(Function):
     """q(x) = round(n clip(x, 0, 1)) / n; dq/dx = 1 inside [0, 1], 0 outside."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, levels: int) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(x: Tensor, levels: int) -> Tensor:
         return x.clamp(0, 1).mul_(levels).round_().div_(levels)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -36,9 +43,12 @@ class _RoundClipped(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, alpha: Tensor, levels: int) -> Tensor:
-        ctx.save_for_backward(x, alpha)
+    def forward(x: Tensor, alpha: Tensor, levels: int) -> Tensor:
         return x.div(alpha).clamp_(0, 1).mul_(levels).round_().mul_(alpha / levels)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -52,14 +62,32 @@ class _BiRealSign(Function):
     """sign(x) in {-1, 1}; d/dx = 2 - 2|x| for |x| < 1, 0 outside."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(x: Tensor) -> Tensor:
         return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return grads[0] * (2 - 2 * x.abs()).clamp_(min=0)
+
+
+def round_unit(x: Tensor, levels: int) -> Tensor:
+    """q(x) = round(n clip(x, 0, 1)) / n for `levels` n."""
+    return _RoundUnit.apply(x, levels)  # type: ignore[no-untyped-call]
+
+
+def round_clipped(x: Tensor, alpha: Tensor, levels: int) -> Tensor:
+    """q(x) = (alpha / n) round(n clip(x, 0, alpha) / alpha) for `levels` n."""
+    return _RoundClipped.apply(x, alpha, levels)  # type: ignore[no-untyped-call]
+
+
+def bireal_sign(x: Tensor) -> Tensor:
+    """sign(x) with the gradient of Bi-Real Net."""
+    return _BiRealSign.apply(x)  # type: ignore[no-untyped-call]
 
 
 class DoReFa(nn.Module):
@@ -74,7 +102,7 @@ class DoReFa(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantise `x`."""
-        return _RoundUnit.apply(x, 2**self.bits - 1)  # type: ignore[no-untyped-call]
+        return round_unit(x, 2**self.bits - 1)
 
     def extra_repr(self) -> str:
         """Show the bits."""
@@ -82,7 +110,7 @@ class DoReFa(nn.Module):
 
 
 class Pact(nn.Module):
-    """ "PACT: Parameterized Clipping Activation" (Choi et al., 2018), one learned alpha a layer.
+    """ "PACT: Parameterized Clipping Activation" (Choi et al., 2018), one learned alpha per layer.
 
     y = clip(x, 0, alpha), rounded to 2**k levels on [0, alpha]. alpha starts at 10, as published,
     and at 2 for 1 bit, which the paper does not have: there 10 would round all of a normalised
@@ -96,7 +124,7 @@ class Pact(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantise `x`."""
-        return _RoundClipped.apply(x, self.alpha, 2**self.bits - 1)  # type: ignore[no-untyped-call]
+        return round_clipped(x, self.alpha, 2**self.bits - 1)
 
     def extra_repr(self) -> str:
         """Show the bits."""
@@ -114,7 +142,7 @@ class BiRealSign(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantise `x`."""
-        return _BiRealSign.apply(x)  # type: ignore[no-untyped-call]
+        return bireal_sign(x)
 
 
 def activation_quantizer(name: str | None, bits: int) -> nn.Module | None:

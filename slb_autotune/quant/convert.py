@@ -78,7 +78,7 @@ def quantize(
     convolution, which stays float, and the BN of each convolution, which becomes a state BN. A
     quantised convolution that no BN follows gets a state BN of its own; the last layer, and a
     linear one, gets one float scale instead. `activation` names the quantiser of activations,
-    `method` being the method's own; where it tells signs apart, a ReLU before it is taken out.
+    `method` being the method's own; where it takes signs, a ReLU before it is removed.
     `keep_weights` starts SLB's search around the network's weights, `spread` is the standard
     deviation of A; a rival always starts from the network's weights.
     """
@@ -154,7 +154,7 @@ def resolve_bits(field: str, bits: Bits, layers: Iterable[str]) -> dict[str, int
     for key in bits:
         if not isinstance(key, str):
             raise ConfigError(
-                f"{field}: the name of a layer must be a word; got {key!r}", f"write '{key}'."
+                f"{field}: the name of a layer must be a string; got {key!r}", f"write '{key}'."
             )
         if not any(fnmatchcase(name, key) for name in names):
             message = f"{field}: no quantisable layer is named {key!r}"
@@ -228,7 +228,7 @@ def _state_norms(
     for norm, source in seen.norm_sources.items():
         layer = replaced.get(source.layer) if source is not None else None
         untouched = seen.before_layer[norm] <= first_quantised
-        # Where nothing quantised stands before a BN, or the weight of training is that of
+        # Where nothing quantised comes before a BN, or the weight of training is that of
         # inference, y_q is y_c and one set of statistics serves.
         same = untouched or (config.mode == "paper" and source is not None and layer is None)
         same = same or not soft
@@ -254,7 +254,7 @@ def _state_norms(
 def _add_missing_norms(
     seen: Observation, replaced: Mapping[nn.Module, nn.Module], config: NormConfig
 ) -> None:
-    """A 1-bit layer that nothing rescales blows up: give it a state BN, or a scale at the end."""
+    """Give a layer that no BN follows a state BN, or a scale at the end: else 1 bit blows up."""
     fed = {source.layer for source in seen.norm_sources.values() if source is not None}
     for old, new in replaced.items():
         if not isinstance(new, LowBitLayer) or old in fed or _feeds_norm_later(seen, old):
@@ -288,15 +288,15 @@ def _feeds_norm_later(seen: Observation, layer: nn.Module) -> bool:
 
 
 class NoRelu(nn.Identity):
-    """Stands where a ReLU stood before a sign: what the sign would see must keep its sign."""
+    """Replaces a ReLU before a sign, which needs the negative numbers too."""
 
 
 def _without_relus(
     network: nn.Module, seen: Observation, replaced: Mapping[nn.Module, nn.Module]
 ) -> dict[nn.Module, nn.Module]:
-    """The ReLUs before layers that take signs of their input, each with its stand-in.
+    """The ReLUs before layers that take signs of their input, each with its replacement.
 
-    The networks of these methods have the sign in the place of the ReLU.
+    The networks of these methods have the sign in place of the ReLU.
     """
     names = {module: name for name, module in network.named_modules()}
     found: dict[nn.Module, nn.Module] = {}
@@ -307,15 +307,14 @@ def _without_relus(
         if not isinstance(relu, nn.Module):
             raise ConversionError(
                 f"{names[old]!r} would take the sign of what a relu() left, which is always 1",
-                "make it an nn.ReLU module, which can be taken out, or use activation: dorefa.",
+                "make it an nn.ReLU module, which can be removed, or use activation: dorefa.",
             )
         found[relu] = NoRelu()
     return found
 
 
 def _replace_everywhere(network: nn.Module, replaced: Mapping[nn.Module, nn.Module]) -> None:
-    for module in list(network.modules()):
-        # named_children() leaves out a module that it has met under another name.
-        for name, child in module._modules.items():
-            if child is not None and child in replaced:
-                module._modules[name] = replaced[child]
+    for name, module in list(network.named_modules(remove_duplicate=False)):
+        if name and module in replaced:
+            owner, _, key = name.rpartition(".")
+            setattr(network.get_submodule(owner), key, replaced[module])

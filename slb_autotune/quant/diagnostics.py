@@ -10,16 +10,18 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from slb_autotune.quant.expectation import column_blocks, negative_peak, powers
+from slb_autotune.quant.expectation import working_dtype
 from slb_autotune.quant.layers import LowBitLayer, low_bit_layers
 from slb_autotune.quant.slb import SLBLayer
 
 FROZEN_ABOVE = 0.999  # the paper's threshold on max p
 BINS = 41  # of a histogram: odd, so that zero has a bin of its own
 
+_BLOCK = 2**22  # entries of A whose probabilities are held at once
+
 
 def all_codes(network: nn.Module) -> dict[str, Tensor]:
-    """Name -> codes, to compare with a later moment."""
+    """Name -> codes, to compare with those of a later epoch."""
     return {name: layer.codes() for name, layer in low_bit_layers(network).items()}
 
 
@@ -27,7 +29,7 @@ def all_codes(network: nn.Module) -> dict[str, Tensor]:
 def layer_diagnostics(
     network: nn.Module, earlier: Mapping[str, Tensor] | None = None
 ) -> pd.DataFrame:
-    """A row a layer and, last, a row `total` over all weights.
+    """One row per layer and, last, a row `total` over all weights.
 
     Columns: name, bits, weights, quantization_gap (mean |W_q - W_c|), frozen_fraction (share of
     weights with max p > 0.999), entropy (mean of -sum p ln p), flip_rate (share of weights whose
@@ -51,8 +53,8 @@ def layer_diagnostics(
 def weight_histograms(network: nn.Module, epoch: int) -> dict[str, Tensor]:
     """Name -> a row of float32: `epoch`, the reach, and counts of BINS bins from -reach to reach.
 
-    It is W_c that is counted, with a reach of 1; of a rival without one, the float weight that it
-    rounds. The reach of a rival is its largest weight. Weights that are no number do not count.
+    W_c is counted, with a reach of 1; for a rival without W_c, the float weight that it rounds,
+    with its largest magnitude as the reach. Weights that are NaN or infinite are not counted.
     """
     return {name: _histogram(layer, epoch) for name, layer in low_bit_layers(network).items()}
 
@@ -62,7 +64,7 @@ def _histogram(layer: LowBitLayer, epoch: int) -> Tensor:
     # On the CPU, since a GPU refuses to count where its results must be the same every time.
     weight = weight.detach().cpu().double()
     if isinstance(layer, SLBLayer):
-        weight, reach = weight.clamp(-1, 1), 1.0  # rounding may put it a hair outside
+        weight, reach = weight.clamp(-1, 1), 1.0  # rounding may put it just outside
     else:
         reach = float(weight.nan_to_num(0, 0, 0).abs().max()) or 1.0
     counts = torch.histc(weight, BINS, -reach, reach).float()
@@ -86,16 +88,19 @@ def _rounding(layer: LowBitLayer) -> dict[str, float]:
 
 
 def _hardening(layer: SLBLayer, codes: Tensor) -> dict[str, float]:
-    flat = layer.logits.detach().reshape(layer.logits.shape[0], -1)
-    values = layer.values.view(-1, 1)
-    W_q = layer.values[codes.reshape(-1).int()]
+    flat = layer.logits.detach().flatten(1)
+    W_q = layer.decode(codes, {}).flatten()
+    T = torch.tensor(layer.temperature, dtype=working_dtype(flat), device=flat.device)
+    # MPS has no float64.
+    dtype = torch.float32 if flat.device.type == "mps" else torch.float64
+    values = layer.values.to(dtype).unsqueeze(1)
     gap = frozen = entropy = 0.0
-    for block, part in column_blocks(flat, W_q):
-        P = powers(block, negative_peak(block, layer.temperature), layer.temperature)
-        P = P.div_(P.sum(0)).double()
+    width = max(1, _BLOCK // flat.shape[0])
+    for block, part in zip(flat.split(width, 1), W_q.split(width), strict=True):
+        P = torch.softmax(block.to(T.dtype) * T, 0).to(dtype)
         gap += float((part - (P * values).sum(0)).abs().sum())
         frozen += float((P.amax(0) > FROZEN_ABOVE).sum())
-        entropy += float(-torch.special.xlogy(P, P).sum())
+        entropy += float(torch.special.entr(P).sum())
     count = codes.numel()
     return {
         "quantization_gap": gap / count,

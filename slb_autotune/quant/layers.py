@@ -1,12 +1,12 @@
 """What every low-bit layer shares, whatever its method.
 
-A layer quantises its input, takes a weight (a continuous or a low-bit one, as its state says),
-and may bring a BN or a scale of its own. Where the low-bit weight comes from is its method's
-matter: SLB searches it (`slb.py`), the rivals round a float weight (`rivals/`).
+A layer quantises its input, multiplies it by the continuous or the low-bit weight, depending on
+its state, and may have a BN or a scale of its own. The method defines the low-bit weight: SLB
+searches it (`slb.py`), the rivals round a float weight (`rivals/`).
 
-At inference a layer is its codes, `bits` bits a weight, and the few float numbers of `stored()`;
+At inference a layer is its codes, `bits` bits per weight, and the few float numbers of `stored()`;
 `decode` turns these into the weight. The trained layer and the packed file share that function,
-which makes their predictions the same to the bit.
+so that their predictions are bit-identical.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class NormLink:
 class LowBitLayer(TwoState):
     """The forward pass of every low-bit layer.
 
-    `soft` says whether the weight of training differs from the one of inference: only then are
-    there two sets of BN statistics, and metrics that end in `_continuous`.
+    `soft` is true where the weight of training differs from that of inference: only then are there
+    two sets of BN statistics, and metrics that end in `_continuous`.
     """
 
     bits: int
-    bias_shape: tuple[int, ...]  # the bias beside an output
+    bias_shape: tuple[int, ...]  # in which the bias broadcasts over an output
     soft: bool = False
 
     def __init__(self, weight_shape: tuple[int, ...], bits: int, bias: bool) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # not nn.Conv2d's or nn.Linear's, which create a weight
         self.weight_shape = torch.Size(weight_shape)
         self.bits = bits
         self.bias = nn.Parameter(torch.zeros(weight_shape[0])) if bias else None
@@ -78,15 +78,15 @@ class LowBitLayer(TwoState):
 
     @property
     def trained(self) -> nn.Parameter:
-        """The parameter that the optimiser moves in place of the weight."""
+        """The parameter that is optimised in place of the weight."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output with the continuous or the low-bit weight, as the state says."""
+        """The layer's output with the continuous or the low-bit weight, depending on the state."""
         quantised = x if self.activation is None else self.activation(x)
         weight = self.quantized_weight() if self.is_discrete else self.continuous_weight()
         y = self._output(x, quantised, weight)
-        if self.link is not None and self.training and self.link.norm.due():
+        if self.link is not None and self.training and self.link.norm.wants_discrete:
             self._observe_discrete(x.detach(), quantised.detach(), self.link)
         if self.output_scale is not None:
             y = y * self.output_scale
@@ -102,7 +102,7 @@ class LowBitLayer(TwoState):
 
     @torch.no_grad()
     def _observe_discrete(self, x: Tensor, quantised: Tensor, link: NormLink) -> None:
-        """eq_bnd: y_q = x (*) W_q on the same x, shown to the state BN; no gradient."""
+        """eq_bnd: y_q = x (*) W_q on the same x, observed by the state BN; no gradient."""
         y_q = self._output(x, quantised, self.quantized_weight())
         for step in link.between:
             y_q = step(y_q)
@@ -127,12 +127,15 @@ class Convolution(nn.Module):
         dilation: int | tuple[int, int],
         groups: int,
     ) -> None:
-        """Say how the kernel moves."""
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-        self.dilation, self.groups = dilation, groups
+        """Set what nn.Conv2d has as attributes, pairs of numbers as it has them."""
+        self.in_channels, self.out_channels = self.weight_shape[1] * groups, self.weight_shape[0]
+        self.kernel_size, self.stride, self.dilation = kernel_size, _pair(stride), _pair(dilation)
+        self.padding = padding if isinstance(padding, str) else _pair(padding)
+        self.groups, self.padding_mode = groups, "zeros"
+        self.transposed, self.output_padding = False, (0, 0)
 
     def geometry_of(self, layer: Any) -> None:
-        """Move as `layer` does."""
+        """Take the geometry of `layer`."""
         self.set_geometry(
             layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups
         )
@@ -147,6 +150,10 @@ class Convolution(nn.Module):
             f"{inner * self.groups}, {out}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, groups={self.groups}, bits={self.bits}"
         )
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
 
 
 class Matrix(nn.Module):
@@ -173,7 +180,7 @@ def low_bit_layers(network: nn.Module) -> dict[str, LowBitLayer]:
 
 
 def check_bits(method: str, bits: int) -> None:
-    """Refuse a bit-width that the method does not have."""
+    """Raise for a bit-width that the method does not support."""
     allowed = METHODS[method].details["weight_bits"]
     if bits not in allowed:
         raise ConfigError(f"weight_bits of {method} must be one of {allowed}; got {bits}")

@@ -12,34 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slb_autotune.errors import ConfigError
-from slb_autotune.quant.expectation import (
-    argmax_codes,
-    expected_weight,
-    expected_weights,
-    value_set,
-)
+from slb_autotune.quant.expectation import argmax_codes, expected_weight, working_dtype
 from slb_autotune.quant.layers import Convolution, LowBitLayer, Matrix, Stored, check_bits
 from slb_autotune.quant.states import Annealed
+from slb_autotune.quant.values import best_scale, value_set, values_at
 
-# Fused optimisers change parameters without raising their version, so steps are counted: a cached
-# W_q holds until the next step of any optimiser.
-_steps = 0
-
-
-def _count_step(*_: object) -> None:
-    global _steps
-    _steps += 1
-
-
-register_optimizer_step_post_hook(_count_step)
+# torch.fx records these as they are: it cannot follow branches on the shape of A.
+for _name in ("argmax_codes", "expected_weight", "values_at"):
+    torch.fx.wrap(_name)
 
 
 def kaiming_logits(shape: Sequence[int], fan_in: int, spread: float | None = None) -> Tensor:
@@ -58,47 +44,23 @@ def logits_from_weight(weight: Tensor, bits: int, spread: float) -> Tensor:
     A_i falls with the squared distance between v_i and weight / s, where s is the scale that
     brings the values nearest to the weights.
     """
-    weight = weight.detach().double()
-    values = value_set(bits).to(weight)
-    scaled = weight / _best_scale(weight, values)
-    # Not centred: near its maximum A is near 0, where floats are dense and no tie is made.
+    precise = weight.detach().cpu().double()
+    values = value_set(bits, torch.float64)
+    scaled = precise / (best_scale(precise, bits) or 1.0)
+    # Not centred: near its maximum A is near 0, where floats are dense and no tie arises.
     A = (scaled.unsqueeze(0) - values.view(-1, *[1] * weight.dim())).square().neg_()
     return A * (spread / A.std().clamp_min(1e-12))
-
-
-def _best_scale(weight: Tensor, values: Tensor) -> Tensor:
-    """The scale s with the least squared error of s Q(weight / s), from 80 candidates."""
-    largest = weight.abs().max()
-    if float(largest) == 0.0:
-        return torch.ones((), dtype=weight.dtype, device=weight.device)
-    step = 2.0 / (len(values) - 1)
-    candidates = [largest * k / 80 for k in range(1, 81)]
-
-    def error(scale: Tensor) -> float:
-        rounded = ((weight / scale + 1) / step).round_().clamp_(0, len(values) - 1) * step - 1
-        return float((rounded * scale - weight).square_().mean())
-
-    return min(candidates, key=error)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A weight, and what A was when it was made; holding A keeps its address from being reused."""
-
-    key: tuple[object, ...]
-    A: Tensor
-    weight: Tensor
 
 
 class SLBLayer(LowBitLayer, Annealed):
     """What SLBConv2d and SLBLinear share: A for a weight of any shape.
 
-    `logits` is A, `values` V, `temperature` T. W_q is cached in eval mode; the cache is tied to
-    A's storage and version and to the optimisers' steps, so every change of A is seen, save one
-    written in place through `.data`.
+    `logits` is A, `values` V, `temperature` T. No weight is cached: W_c and W_q are computed from
+    A in every forward pass.
     """
 
     values: Tensor
+    T: Tensor
     soft = True
 
     def __init__(
@@ -108,25 +70,38 @@ class SLBLayer(LowBitLayer, Annealed):
         super().__init__(weight_shape, bits, bias)
         fan_in = math.prod(weight_shape[1:])
         self.logits = nn.Parameter(kaiming_logits((2**bits, *weight_shape), fan_in, spread))
-        self.register_buffer("values", value_set(bits), persistent=False)
-        self._cache: _Made | None = None
-        self._prepared: _Made | None = None
+        self._temperature = 1.0
+        self.register_buffer("values", None, persistent=False)
+        self.register_buffer("T", None, persistent=False)
+        self._set_constants()
+
+    def _set_constants(self) -> None:
+        """V and T on the device of A, rounded once: `double()` alone would keep float32's digits.
+
+        T is a tensor, and not a number, so that a compiled forward pass is not bound to its value.
+        """
+        A = self.logits
+        self.values = value_set(self.bits, A.dtype, A.device)
+        self.T = torch.tensor(self._temperature, dtype=working_dtype(A), device=A.device)
+
+    @property
+    def temperature(self) -> float:
+        """T, the inverse temperature."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, T: float) -> None:
+        self._temperature = float(T)
+        self.T.fill_(T)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight in use, W_c or W_q: computed from A, not a parameter."""
+        return self.quantized_weight() if self.is_discrete else self.continuous_weight()
 
     def continuous_weight(self) -> Tensor:
-        """W_c, differentiable in A; the one that `prepare_weights` made serves once."""
-        made, self._prepared = self._prepared, None
-        if made is not None and made.key == (self._key(), self.temperature):
-            return made.weight
-        return expected_weight(self.logits, self.values, self.temperature)
-
-    def prepare(self, weight: Tensor) -> None:
-        """Take W_c, made elsewhere, for the next forward pass."""
-        self._prepared = _Made((self._key(), self.temperature), self.logits.detach(), weight)
-
-    def _key(self) -> tuple[object, ...]:
-        """What A is now."""
-        A = self.logits
-        return A.data_ptr(), A._version, A.dtype, A.device, _steps
+        """W_c, differentiable in A."""
+        return expected_weight(self.logits, self.values, self.T)
 
     def codes(self) -> Tensor:
         """The index of W_q in V, as uint8."""
@@ -134,15 +109,7 @@ class SLBLayer(LowBitLayer, Annealed):
 
     def quantized_weight(self) -> Tensor:
         """W_q: for every position the value of the largest probability."""
-        if self.training or self.logits.is_inference():
-            return self._make_quantized_weight()
-        key = self._key()
-        if self._cache is None or self._cache.key != key:
-            self._cache = _Made(key, self.logits.detach(), self._make_quantized_weight())
-        return self._cache.weight
-
-    def _make_quantized_weight(self) -> Tensor:
-        return self.decode(self.codes(), {}).to(self.logits.dtype)
+        return values_at(self.codes(), self.values)
 
     def stored(self) -> dict[str, Tensor]:
         """Nothing: V is known from the bits, and there is no scale factor."""
@@ -150,26 +117,27 @@ class SLBLayer(LowBitLayer, Annealed):
 
     def decode(self, codes: Tensor, stored: Stored) -> Tensor:
         """v_k for every code k."""
-        dtype = torch.get_default_dtype()
-        if self.bits == 1:
-            return codes.to(dtype).mul_(2).sub_(1)
-        return value_set(self.bits).to(codes.device)[codes.int()]
+        return values_at(codes, value_set(self.bits, self.logits.dtype, codes.device))
 
     @property
     def trained(self) -> nn.Parameter:
         """A."""
         return self.logits
 
-    def train(self, mode: bool = True) -> SLBLayer:
-        """Set the mode; what was made before does not outlive it."""
-        self._cache = self._prepared = None
-        super().train(mode)
-        return self
+    def reset_parameters(self) -> None:
+        """Draw A again, kaiming-normal, and set the bias to 0."""
+        with torch.no_grad():
+            fan_in = self.weight_shape[1:].numel()
+            self.logits.copy_(kaiming_logits(self.logits.shape, fan_in))
+            if self.bias is not None:
+                self.bias.zero_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SLBLayer:
-        """Move A as four dimensions, for which alone `to(memory_format=channels_last)` is made.
+        """Move A as a tensor of four dimensions, and set V and T for its new device and dtype.
 
-        Its order in memory stays as it was.
+        `to(memory_format=torch.channels_last)` refuses five dimensions. It reaches a layer inside
+        a network through this private method alone, as `double()` and `to_empty()` do: torch
+        offers no public hook.
         """
 
         def moved(tensor: Tensor) -> Tensor:
@@ -178,36 +146,17 @@ class SLBLayer(LowBitLayer, Annealed):
             return fn(tensor.flatten(0, 1)).contiguous().unflatten(0, tensor.shape[:2])
 
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        self._set_constants()
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None, "_prepared": None}
 
+# The attributes of torch's layers are declared more loosely there, and `weight` as writable.
+class SLBConv2d(Convolution, SLBLayer, nn.Conv2d):  # type: ignore[misc, override]
+    """A 2-D convolution whose weights are searched among 2**bits values.
 
-def prepare_weights(network: nn.Module) -> None:
-    """Make W_c of all SLB layers at once, for the forward pass of a training step that follows.
-
-    A step is right without it. With it a network of many small layers is a few percent faster on
-    a CPU, and on a GPU it starts fewer kernels.
+    It is an nn.Conv2d whose `weight` is computed, as torch's parametrisations make one; its
+    parameters are `logits` and, where there is one, `bias`.
     """
-    if not torch.is_grad_enabled():
-        return
-    kinds: dict[tuple[object, ...], list[SLBLayer]] = {}
-    for layer in network.modules():
-        if isinstance(layer, SLBLayer) and layer.training and layer.logits.requires_grad:
-            A = layer.logits
-            kind = (layer.bits, layer.temperature, A.dtype, A.device)
-            kinds.setdefault(kind, []).append(layer)
-    for layers in kinds.values():
-        first = layers[0]
-        logits = [layer.logits for layer in layers]
-        made = expected_weights(logits, first.values, first.temperature)
-        for layer, weight in zip(layers, made, strict=True):
-            layer.prepare(weight)
-
-
-class SLBConv2d(Convolution, SLBLayer):
-    """A 2-D convolution whose weights are searched among 2**bits values."""
 
     def __init__(
         self,
@@ -228,13 +177,15 @@ class SLBConv2d(Convolution, SLBLayer):
                 f"groups must divide the channels; got {in_channels}, {out_channels} and {groups}"
             )
         kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
-        super().__init__((out_channels, in_channels // groups, *kernel), bits, bias, spread)
-        self.in_channels, self.out_channels = in_channels, out_channels
+        SLBLayer.__init__(self, (out_channels, in_channels // groups, *kernel), bits, bias, spread)
         self.set_geometry(kernel, stride, padding, dilation, groups)
 
 
-class SLBLinear(Matrix, SLBLayer):
-    """A linear layer whose weights are searched among 2**bits values."""
+class SLBLinear(Matrix, SLBLayer, nn.Linear):  # type: ignore[misc, override]
+    """A linear layer whose weights are searched among 2**bits values.
+
+    It is an nn.Linear whose `weight` is computed; its parameters are `logits` and `bias`.
+    """
 
     def __init__(
         self,
@@ -245,14 +196,14 @@ class SLBLinear(Matrix, SLBLayer):
         bias: bool = True,
         spread: float | None = None,
     ) -> None:
-        super().__init__((out_features, in_features), bits, bias, spread)
+        SLBLayer.__init__(self, (out_features, in_features), bits, bias, spread)
         self.in_features, self.out_features = in_features, out_features
 
 
 def from_float(
     layer: nn.Conv2d | nn.Linear, bits: int, *, keep_weights: bool, spread: float | None
 ) -> SLBLayer:
-    """The SLB form of a float layer; A starts around its weights where `keep_weights` says so."""
+    """The SLB form of a float layer; with `keep_weights` A starts around its weights."""
     new: SLBLayer
     bias = layer.bias is not None
     if isinstance(layer, nn.Conv2d):
@@ -270,10 +221,11 @@ def from_float(
         )
     else:
         new = SLBLinear(layer.in_features, layer.out_features, bits, bias=bias, spread=spread)
+    new = new.to(device=layer.weight.device, dtype=layer.weight.dtype)
     with torch.no_grad():
         if keep_weights:
             std = math.sqrt(2.0 / layer.weight[0].numel()) if spread is None else spread
             new.logits.copy_(logits_from_weight(layer.weight, bits, std))
         if new.bias is not None and layer.bias is not None:
             new.bias.copy_(layer.bias)
-    return new.to(device=layer.weight.device, dtype=layer.weight.dtype)
+    return new

@@ -3,12 +3,13 @@
     y_c = x (*) W_c,  z_c = gamma (y_c - mu_c) / sigma_c + beta      in training
     y_q = x (*) W_q,  z_q = gamma (y_q - mu_q) / sigma_q + beta      at inference
 
-Three modes say where mu_q and sigma_q come from:
+The mode determines where mu_q and sigma_q come from:
 
-- `paper`: y_q is computed beside y_c on the same x, every step or every k steps.
+- `paper`: y_q is computed beside y_c on the same x, in every step or, where the training loop
+  calls `set_step`, in every k-th.
 - `calibrate`: after each epoch, forward passes with W_q estimate them from scratch. The authors
   turned to this after review, since it costs far less.
-- `off`: nowhere; mu_c and sigma_c serve at inference too (the paper's ablation).
+- `off`: nowhere; mu_c and sigma_c are used at inference too (the paper's ablation).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class StateBatchNorm2d(TwoState):
         for state in "cq":
             self.register_buffer(f"running_mean_{state}", torch.zeros(num_features))
             self.register_buffer(f"running_var_{state}", torch.ones(num_features))
-        self.steps = 0
+        self.observing = True
         self._sums: _Average | None = None
 
     @classmethod
@@ -94,7 +95,7 @@ class StateBatchNorm2d(TwoState):
         return scale, self.bias - mean * scale
 
     def forward(self, y_c: Tensor, y_q: Tensor | None = None) -> Tensor:
-        """z_c of y_c; where y_q is given, its statistics are taken on the way."""
+        """z_c of y_c; where y_q is given, mu_q and sigma_q are updated with its statistics."""
         if y_q is not None and self.training:
             self.observe(y_q)
         if self._sums is not None:
@@ -107,17 +108,21 @@ class StateBatchNorm2d(TwoState):
         scale, shift = self.folded()
         return torch.addcmul(shift.view(1, -1, 1, 1), y_c, scale.view(1, -1, 1, 1))
 
-    def due(self) -> bool:
-        """Whether y_q is wanted in this training step: in `paper` mode every k-th is."""
-        if self.mode != "paper" or self._sums is not None or self.state is not None:
-            return False
-        self.steps += 1
-        return (self.steps - 1) % self.every == 0
+    @property
+    def wants_discrete(self) -> bool:
+        """Whether y_q is to be computed in a training step now."""
+        follows_mode = self._sums is None and self.state is None
+        return self.mode == "paper" and self.observing and follows_mode
 
     @torch.no_grad()
     def observe(self, y_q: Tensor) -> None:
-        """Take the batch statistics of y_q into mu_q and sigma_q."""
-        _update_moments(y_q, self.running_mean_q, self.running_var_q, self.momentum)
+        """Update mu_q and sigma_q with the batch statistics of y_q.
+
+        The normalised batch is not used, but on a CPU `torch.var_mean` takes ten times as long,
+        and `torch.batch_norm_update_stats` declares no mutation: torch.compile would drop it.
+        """
+        mean, var = self.running_mean_q, self.running_var_q
+        F.batch_norm(y_q.to(mean.dtype), mean, var, training=True, momentum=self.momentum)
 
     def extra_repr(self) -> str:
         """Show size and mode."""
@@ -125,7 +130,7 @@ class StateBatchNorm2d(TwoState):
 
 
 class _Average:
-    """Statistics of several batches, each counting the same, taken from scratch."""
+    """Statistics of several batches, averaged with equal weights."""
 
     def __init__(self, norm: StateBatchNorm2d) -> None:
         self.mean = torch.zeros_like(norm.running_mean_q)
@@ -140,26 +145,25 @@ class _Average:
         )
 
 
-def _update_moments(y: Tensor, mean: Tensor, var: Tensor, momentum: float) -> None:
-    """Move (mean, var) towards those of `y`; the variance is unbiased, as in torch's BN."""
-    if y.device.type in ("cpu", "cuda"):
-        torch.batch_norm_update_stats(y.to(mean.dtype), mean, var, momentum)
-        return
-    batch_var, batch_mean = torch.var_mean(y.to(mean.dtype), dim=(0, 2, 3))
-    mean.lerp_(batch_mean, momentum)
-    var.lerp_(batch_var, momentum)
-
-
 def state_norms(network: nn.Module) -> list[StateBatchNorm2d]:
     """Every state BN of `network`."""
     return [module for module in network.modules() if isinstance(module, StateBatchNorm2d)]
+
+
+def set_step(network: nn.Module, step: int) -> None:
+    """Announce training step `step`, from 0: `paper` state BNs observe y_q in every k-th.
+
+    Each keeps a flag and not a counter, so that a compiled network has two graphs at most.
+    """
+    for norm in state_norms(network):
+        norm.observing = step % norm.every == 0
 
 
 @torch.no_grad()
 def estimate_statistics(
     network: nn.Module, batches: Iterable[Batch], state: State
 ) -> dict[StateBatchNorm2d, tuple[Tensor, Tensor]]:
-    """Mean and variance before each state BN over `batches`, in `state`; nothing is changed."""
+    """Mean and variance before each state BN over `batches`, in `state`; no module changes."""
     count = 0
     norms = state_norms(network)
     modes = {module: module.training for module in network.modules()}
@@ -193,8 +197,8 @@ def calibrate(network: nn.Module, batches: Iterable[Batch], state: State = "disc
 
     A batch is the network's input, or begins with it, as those of a DataLoader do.
 
-    The discrete ones are what inference uses. The continuous ones serve the `_continuous` metrics
-    alone, whose running averages lag behind while T, and with it the scale of W_c, still rises.
+    Inference uses the discrete ones. The continuous ones are for the `_continuous` metrics alone:
+    their running averages lag behind while T, and with it the scale of W_c, still rises.
     """
     for norm, (mean, var) in estimate_statistics(network, batches, state).items():
         if norm.mode == "calibrate":

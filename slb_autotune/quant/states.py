@@ -46,7 +46,7 @@ def network_state(network: nn.Module, state: State | None) -> Iterator[None]:
 class Annealed(nn.Module):
     """A module that changes over training: T rises, and `progress` goes from 0 to 1.
 
-    Both are plain floats, a part of training like the learning rate, and not of the state dict.
+    Both read as floats. They belong to training, like the learning rate, not to the state dict.
     """
 
     temperature: float = 1.0
@@ -54,7 +54,7 @@ class Annealed(nn.Module):
 
 
 def set_temperature(network: nn.Module, T: float, progress: float = 0.0) -> None:
-    """Tell every module that changes over training where it is."""
+    """Set T and the share of training done, in [0, 1], of every annealed module."""
     if not 0 < T < math.inf:
         raise ConfigError(f"T must be a positive number; got {T}")
     for module in network.modules():

@@ -1,6 +1,6 @@
 """Watching one forward pass: which layers run, in which order, and what feeds each BN.
 
-Module names alone do not tell which convolution a BN belongs to; the tensors do.
+Module names do not show which convolution a BN belongs to; following the tensors does.
 """
 
 from __future__ import annotations
@@ -102,17 +102,10 @@ class Observation:
     layers: list[nn.Module] = field(default_factory=list)
     norm_sources: dict[nn.BatchNorm2d, Source | None] = field(default_factory=dict)
     before_layer: dict[nn.BatchNorm2d, int] = field(default_factory=dict)
-    # The ReLU whose output a layer takes, be it through pooling; True where it is no module.
+    # The ReLU that feeds a layer, directly or through pooling; True where it is not a module.
     relu_before: dict[nn.Module, nn.Module | bool] = field(default_factory=dict)
     # How often each weight of a layer was used, in all its calls.
     positions: dict[nn.Module, int] = field(default_factory=dict)
-
-    def norm_after(self, layer: nn.Module) -> nn.BatchNorm2d | None:
-        """The BN that `layer` feeds, if there is one."""
-        for norm, source in self.norm_sources.items():
-            if source is not None and source.layer is layer:
-                return norm
-        return None
 
 
 class _Watch(TorchFunctionMode):
@@ -200,7 +193,7 @@ class _Watch(TorchFunctionMode):
 
 @torch.no_grad()
 def watch(network: nn.Module, example_input: Tensor | None = None) -> Observation:
-    """Run `network` once in eval mode and say what ran."""
+    """Run `network` once in eval mode and return what ran."""
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:

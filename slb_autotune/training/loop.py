@@ -25,8 +25,7 @@ from slb_autotune.errors import TrainingFailed
 from slb_autotune.quant.diagnostics import all_codes, layer_diagnostics, weight_histograms
 from slb_autotune.quant.layers import low_bit_layers
 from slb_autotune.quant.schedules import temperature
-from slb_autotune.quant.slb import prepare_weights
-from slb_autotune.quant.state_norm import calibrate, eps_share, state_norms
+from slb_autotune.quant.state_norm import calibrate, eps_share, set_step
 from slb_autotune.quant.states import set_temperature
 from slb_autotune.training.device import check_precision, free_memory, isolated, resolve_device
 from slb_autotune.training.evaluation import measure, prefixed, task_loss
@@ -172,8 +171,6 @@ class Trial:
         """Lines 1 to 7 of Algorithm 1, for the iterations of one epoch."""
         config = self.config
         torch.manual_seed(derive_seed(config.seed, "epoch", epoch))
-        for norm in state_norms(self.network):
-            norm.steps = 0
         losses = Losses(epoch, self.steps, every=1 if self.device.type == "cpu" else 20)
         seed = derive_seed(config.seed, "batches", epoch)
         self.network.train()
@@ -182,9 +179,9 @@ class Trial:
             iteration = epoch * self.steps + i
             T = self._temperature(epoch, iteration)
             set_temperature(self.network, T, iteration / (config.epochs * self.steps))
+            set_step(self.network, i)
             lr = self._set_learning_rate(iteration)
             self.optimizer.zero_grad(set_to_none=True)
-            prepare_weights(self.network)
             with self._autocast():
                 # Lines 4 and 5: in the same pass the state BNs update the statistics of y_c, y_q.
                 loss = task_loss(self.network(x), y, config, self.info)

@@ -251,7 +251,7 @@ def test_weights_of_a_float_network_start_the_search() -> None:
         ({"weight_bits": True}, "weight_bits must be a number of bits"),
         ({"weight_bits": {"layer1.*": "2"}}, "weight_bits must be a number of bits"),
         ({"weight_bits": 1, "activation_bits": None}, "activation_bits must be a number of bits"),
-        ({"weight_bits": {3: 2}}, "the name of a layer must be a word; got 3 Hint: write '3'."),
+        ({"weight_bits": {3: 2}}, "the name of a layer must be a string; got 3 Hint: write '3'."),
     ],
 )
 def test_errors(arguments: dict, message: str) -> None:

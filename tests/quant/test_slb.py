@@ -2,16 +2,17 @@
 
 import copy
 import math
+import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from slb_autotune.errors import ConfigError
-from slb_autotune.quant import SLBConv2d, SLBLinear, expectation, network_state, set_temperature
-from slb_autotune.quant.expectation import argmax_codes, expected_weight, value_set
-from slb_autotune.quant.slb import from_float, logits_from_weight, prepare_weights
+from slb_autotune.quant import SLBConv2d, SLBLinear, network_state, set_temperature
+from slb_autotune.quant.slb import from_float, logits_from_weight
 
 ALL_BITS = [1, 2, 3, 4, 8]
 
@@ -41,78 +42,56 @@ def test_weights_equal_the_slow_version(bits: int, T: float) -> None:
     layer = SLBConv2d(4, 6, 3, bits=bits, groups=2).double()
     layer.temperature = T
     continuous, quantised = slow_weights(layer.logits.detach(), T)
-    assert torch.allclose(layer.continuous_weight(), continuous, atol=1e-7)
-    assert torch.allclose(layer.quantized_weight(), quantised, atol=1e-7)
+    assert (layer.continuous_weight() - continuous).abs().max() < 1e-12
+    assert (layer.quantized_weight() - quantised).abs().max() < 1e-15
 
 
-class TestPreparedWeights:
-    """W_c of all layers at once is what each layer makes for itself, and is never stale."""
+@pytest.mark.parametrize("bits", ALL_BITS)
+def test_V_and_T_are_exact_in_every_precision(bits: int) -> None:
+    layer = SLBLinear(3, 2, bits=bits)
+    layer.temperature = 0.1
+    V = torch.linspace(-1, 1, 2**bits, dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float64):
+        layer.to(dtype)
+        assert torch.equal(layer.values, V.to(dtype))
+        codes = layer.codes()
+        assert torch.equal(layer.quantized_weight(), V.to(dtype)[codes.long()])
+        assert torch.equal(layer.decode(codes, {}), V.to(dtype)[codes.long()])
+    exact, _ = slow_weights(layer.logits.detach(), 0.1)
+    assert (layer.continuous_weight() - exact).abs().max() < 1e-12
 
-    def network(self) -> nn.Sequential:
-        torch.manual_seed(0)
-        widths = [1, 1, 2, 2, 1, 2, 4]
-        return nn.Sequential(*(SLBConv2d(3, 3, 3, padding=1, bits=b) for b in widths))
 
-    def results(self, network: nn.Sequential) -> list[torch.Tensor]:
-        network.zero_grad()
-        y = network(torch.ones(2, 3, 5, 5).to(memory_format=torch.channels_last))
-        y.square().sum().backward()
-        return [y.detach(), *(layer.logits.grad.clone() for layer in network)]
+def test_T_is_a_float_that_can_be_set_and_outlives_a_move() -> None:
+    layer = SLBConv2d(2, 2, 1, bits=2)
+    assert layer.temperature == 1.0
+    set_temperature(layer, 1e5)
+    layer.half()
+    assert layer.temperature == 1e5
+    assert isinstance(layer.temperature, float)
+    hard = layer.continuous_weight()  # float16 has no 1e5, and would give NaN
+    assert torch.equal(hard.abs() <= 1, torch.ones_like(hard, dtype=torch.bool))
 
-    @pytest.mark.parametrize("block", [2**20, 400])
-    @pytest.mark.parametrize("small", [2**18, 0])
-    def test_the_results_are_the_same(
-        self, block: int, small: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        network = self.network()
-        expected = self.results(network)
-        monkeypatch.setattr(expectation, "_CPU_BLOCK", block)
-        monkeypatch.setattr(expectation, "_CPU_SMALL", small)
-        monkeypatch.setattr(expectation, "_CPU_SMALL_BACK", small)
-        prepare_weights(network)
-        assert all(layer._prepared is not None for layer in network)
-        for one, other in zip(self.results(network), expected, strict=True):
-            assert torch.allclose(one, other, atol=1e-5)
 
-    def test_they_serve_once(self) -> None:
-        layer = self.network()[0]
-        prepare_weights(nn.ModuleList([layer, copy.deepcopy(layer)]))
-        first = layer.continuous_weight()
-        assert layer.continuous_weight() is not first
-        assert torch.allclose(layer.continuous_weight(), first)
+def test_an_emptied_layer_has_its_V_and_T_again() -> None:
+    with torch.device("meta"):
+        layer = SLBConv2d(2, 2, 3, bits=2)
+    layer.temperature = 3.0
+    layer.to_empty(device="cpu")
+    assert torch.equal(layer.values, SLBConv2d(2, 2, 3, bits=2).values)
+    layer.reset_parameters()
+    W_c, W_q = slow_weights(layer.logits.detach(), 3.0)
+    assert torch.allclose(layer.continuous_weight().double(), W_c, atol=1e-6)
+    assert torch.allclose(layer.quantized_weight().double(), W_q, atol=1e-6)
 
-    @pytest.mark.parametrize("change", ["A", "T", "step"])
-    def test_a_change_is_seen(self, change: str) -> None:
-        network = self.network()
-        layer = network[0]
-        optimizer = torch.optim.SGD(network.parameters(), 1.0, fused=True)
-        self.results(network)
-        prepare_weights(network)
-        if change == "A":
-            with torch.no_grad():
-                layer.logits.neg_()
-        elif change == "T":
-            layer.temperature = 7.0
-        else:
-            optimizer.step()
-        expected = expected_weight(layer.logits, layer.values, layer.temperature)
-        assert torch.equal(layer.continuous_weight(), expected)
 
-    def test_only_training_prepares_them(self) -> None:
-        network = self.network()
-        with torch.no_grad():
-            prepare_weights(network)
-        prepare_weights(network.eval())
-        network.train()[0].logits.requires_grad_(requires_grad=False)
-        network[1].requires_grad_(requires_grad=False)
-        prepare_weights(network)
-        made = [layer._prepared is not None for layer in network]
-        assert made == [False, False, True, True, True, True, True]
-
-    def test_a_network_with_prepared_weights_can_be_copied(self) -> None:
-        network = self.network()
-        prepare_weights(network)
-        assert copy.deepcopy(network)[0]._prepared is None
+def test_copies_are_whole_and_their_own() -> None:
+    layer = SLBConv2d(2, 3, 3, bits=2, bias=True)
+    layer.temperature = 7.0
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other.temperature == 7.0
+        assert torch.equal(other.continuous_weight(), layer.continuous_weight())
+        other.temperature = 1.0
+        assert not torch.equal(other.continuous_weight(), layer.continuous_weight())
 
 
 @pytest.mark.parametrize("bits", ALL_BITS)
@@ -197,57 +176,51 @@ def test_the_state_overrides_the_mode_and_is_put_back() -> None:
     assert torch.equal(network(x), F.linear(x, network[0].continuous_weight()))
 
 
-class TestCacheOfW_q:
-    def fresh(self, layer: SLBLinear) -> torch.Tensor:
-        return layer.values[argmax_codes(layer.logits.detach()).int()]
+class TestW_qIsNeverStale:
+    """Whatever changes A, and however it does, the next W_q is of the new A."""
+
+    def check(self, layer: SLBLinear) -> None:
+        _, expected = slow_weights(layer.logits.detach(), 1.0)
+        assert torch.allclose(layer.quantized_weight().double(), expected, atol=1e-6)
+        x = torch.randn(2, 6).to(layer.logits.dtype)
+        y = F.linear(x.double(), expected, layer.bias.double())
+        assert torch.allclose(layer(x).double(), y, atol=1e-5)
 
     def layer(self) -> SLBLinear:
         layer = SLBLinear(6, 5, bits=2).eval()
-        layer.quantized_weight()
+        layer(torch.randn(2, 6))
         return layer
 
-    def test_it_is_kept_in_eval_mode(self) -> None:
+    @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+    @pytest.mark.parametrize("fused", [False, True])
+    def test_after_a_step_of_an_optimiser(self, kind: type, fused: bool) -> None:
         layer = self.layer()
-        assert layer.quantized_weight() is layer.quantized_weight()
+        layer.logits.grad = torch.randn_like(layer.logits)
+        kind([layer.logits], lr=10.0, fused=fused).step()
+        self.check(layer)
 
-    def test_it_is_not_kept_in_train_mode(self) -> None:
-        layer = self.layer().train()
-        assert layer.quantized_weight() is not layer.quantized_weight()
-
-    def test_a_step_of_each_optimiser_is_seen(self) -> None:
-        for make in (torch.optim.SGD, torch.optim.Adam):
-            for fused in (False, True):
-                layer = self.layer()
-                layer.logits.grad = torch.randn_like(layer.logits)
-                make([layer.logits], lr=10.0, fused=fused).step()
-                assert torch.equal(layer.quantized_weight(), self.fresh(layer))
-
-    def test_loading_and_replacing_are_seen(self) -> None:
+    def test_after_loading_and_replacing(self) -> None:
         layer = self.layer()
         layer.load_state_dict(SLBLinear(6, 5, bits=2).state_dict())
-        assert torch.equal(layer.quantized_weight(), self.fresh(layer))
+        self.check(layer)
         layer.logits.data = torch.randn_like(layer.logits)
-        assert torch.equal(layer.quantized_weight(), self.fresh(layer))
+        self.check(layer)
+        layer.logits.data.neg_()
+        self.check(layer)
         layer.logits = nn.Parameter(torch.randn_like(layer.logits))
-        assert torch.equal(layer.quantized_weight(), self.fresh(layer))
+        self.check(layer)
+        self.check(layer.double())
 
-    def test_an_address_used_again_is_seen(self) -> None:
+    def test_under_inference_mode(self) -> None:
         layer = self.layer()
-        for _ in range(20):
-            layer.logits = nn.Parameter(torch.randn_like(layer.logits))
-            assert torch.equal(layer.quantized_weight(), self.fresh(layer))
+        with torch.inference_mode():
+            layer(torch.randn(2, 6))
+            layer.logits.neg_()
+            self.check(layer)
 
-    def test_another_dtype_and_a_copy_are_seen(self) -> None:
-        layer = self.layer()
-        assert layer.double().quantized_weight().dtype == torch.float64
-        other = copy.deepcopy(layer)
-        with torch.no_grad():
-            other.logits.neg_()
-        assert torch.equal(other.quantized_weight(), self.fresh(other))
-        assert torch.equal(layer.quantized_weight(), self.fresh(layer))
 
-    def test_it_is_no_part_of_the_state_dict(self) -> None:
-        assert set(self.layer().state_dict()) == {"logits", "bias"}
+def test_V_and_T_are_no_part_of_the_state_dict() -> None:
+    assert set(SLBLinear(6, 5, bits=2).state_dict()) == {"logits", "bias"}
 
 
 @pytest.mark.parametrize("bits", [1, 4])
@@ -263,19 +236,17 @@ def test_A_starts_kaiming_normal_in_every_slice(bits: int) -> None:
 @pytest.mark.parametrize("bits", ALL_BITS)
 def test_A_from_weights_has_the_nearest_value_and_the_spread_asked_for(bits: int) -> None:
     weight = torch.randn(40, 30, dtype=torch.float64)
-    A = logits_from_weight(weight, bits, spread=0.3).float()
+    A = logits_from_weight(weight, bits, spread=0.3)
     assert float(A.std()) == pytest.approx(0.3, rel=1e-4)
-    values = value_set(bits).double()
-    scales = [weight.abs().max() * k / 80 for k in range(1, 81)]
-
-    def rounded(s: torch.Tensor) -> torch.Tensor:
-        distances = (weight / s).unsqueeze(0) - values.view(-1, 1, 1)
-        return values[distances.abs().argmin(0)]
-
-    best = min(scales, key=lambda s: float((s * rounded(s) - weight).square().mean()))
-    assert torch.equal(values[argmax_codes(A).int()], rounded(best))
+    values = torch.tensor(np.linspace(-1, 1, 2**bits))
+    chosen = values[A.argmax(0)]
+    # The best scale for these values; a last step of the search may be left to go.
+    scale = float((weight * chosen).sum() / chosen.square().sum())
+    distances = (weight / scale).unsqueeze(0) - values.view(-1, 1, 1)
+    nearest = values[distances.abs().argmin(0)]
+    assert (nearest == chosen).float().mean() > 0.995
     if bits == 1:
-        assert torch.equal(values[argmax_codes(A).int()], weight.sign())
+        assert torch.equal(chosen, weight.sign())
 
 
 def test_from_float_keeps_shape_bias_and_dtype() -> None:

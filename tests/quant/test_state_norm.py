@@ -7,7 +7,14 @@ from torch import nn
 
 from slb_autotune.config.trial import NormConfig
 from slb_autotune.errors import ConfigError
-from slb_autotune.quant import SLBConv2d, StateBatchNorm2d, calibrate, network_state, quantize
+from slb_autotune.quant import (
+    SLBConv2d,
+    StateBatchNorm2d,
+    calibrate,
+    network_state,
+    quantize,
+    set_step,
+)
 from slb_autotune.quant.state_norm import eps_share, estimate_statistics, state_norms
 
 
@@ -104,11 +111,23 @@ class TestPaperMode:
     def test_every_kth_step(self) -> None:
         net = network("paper", every=3).train()
         seen = []
-        for _ in range(7):
+        for step in range(7):
             before = net[4].running_mean_q.clone()
+            set_step(net, step)
             net(images())
             seen.append(not torch.equal(before, net[4].running_mean_q))
         assert seen == [True, False, False, True, False, False, True]
+
+    def test_without_steps_every_one_counts(self) -> None:
+        net = network("paper", every=3).train()
+        for _ in range(2):
+            before = net[4].running_mean_q.clone()
+            net(images())
+            assert not torch.equal(before, net[4].running_mean_q)
+
+    def test_asking_changes_nothing(self) -> None:
+        norm = network("paper", every=3).train()[4]
+        assert [norm.wants_discrete for _ in range(4)] == [True] * 4
 
     def test_gradients_are_those_of_W_c_alone(self) -> None:
         grads = {}

@@ -1,7 +1,7 @@
 """ "AdaBin: Improving Binary Neural Networks with Adaptive Binary Sets" (Tu et al., 2022).
 
 A number x becomes one of two levels, beta - alpha below beta and beta + alpha from it on. With
-z = (x - beta) / alpha, s = sign(z), h(z) the slope that stands for that of the sign, and g the
+z = (x - beta) / alpha, s = sign(z), h(z) the slope used in place of that of the sign, and g the
 gradient of the level:
 
     dL/dx = g h(z),  dL/dalpha = sum of g (s - z h(z)),  dL/dbeta = sum of g (1 - h(z))
@@ -54,7 +54,7 @@ class AdaBinWeight(WeightQuantizer):
 
 
 class AdaBinActivation(nn.Module):
-    """alpha and beta are learned, a pair a layer; they start at 1 and 0, which is the sign.
+    """alpha and beta are learned, one pair per layer; they start at 1 and 0, which is the sign.
 
     h(z) = 2 - 2|z| for |z| < 1, 0 outside: Bi-Real's, as in the authors' program. That program
     multiplies beta by alpha; the levels here are the paper's. The sign of alpha means nothing.

@@ -15,7 +15,7 @@ from slb_autotune.quant.states import Annealed
 class WeightQuantizer(Annealed):
     """How a method turns the float weight W into a low-bit one.
 
-    A method says four things: `forward` (the weight of training, with its gradient), `codes`
+    A method defines four things: `forward` (the weight of training, with its gradient), `codes`
     (the weight of inference as indices below 2**bits), `stored` (the float numbers that
     inference needs beside the codes; all of them count in `size_bytes`) and `decode` (both
     together are the weight of inference). `decode` may use nothing but its arguments, `bits` and
@@ -74,7 +74,7 @@ class RoundedLayer(LowBitLayer):
 
     @property
     def soft(self) -> bool:  # type: ignore[override]
-        """As the method says, of the weight or of its activation quantiser."""
+        """Whether the weight, or its activation quantiser, differs between the states."""
         return self.quantizer.soft or getattr(self.activation, "soft", False)
 
     @property
@@ -125,8 +125,8 @@ class RoundedLinear(Matrix, RoundedLayer):
 class FirstBatch(nn.Module):
     """An activation quantiser that the first batch of training sets.
 
-    The buffer `started` says whether that is done, also to a run that goes on. Reading it would
-    wait for the device, so `_settled` spares every later batch the work.
+    The buffer `started` records whether that is done, also for a resumed run. Reading it would
+    wait for the device, so the flag `_settled` saves later batches from it.
     """
 
     started: Tensor
@@ -136,6 +136,7 @@ class FirstBatch(nn.Module):
         self.bits = bits
         self.register_buffer("started", torch.tensor(False))
         self._settled = False
+        self.register_load_state_dict_post_hook(_unsettle)  # type: ignore[no-untyped-call]
 
     def first_values(self, x: Tensor) -> dict[str, Tensor]:
         """The parameters that the first batch sets, by name."""
@@ -153,13 +154,14 @@ class FirstBatch(nn.Module):
         self.started.fill_(True)
         self._settled = True
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self._settled = False
-
     def extra_repr(self) -> str:
         """Show the bits."""
         return f"bits={self.bits}"
+
+
+def _unsettle(quantiser: nn.Module, _: object) -> None:
+    """After loading, `started` is to be read again."""
+    quantiser._settled = False  # type: ignore[assignment]
 
 
 class _PassThrough(Function):

@@ -7,8 +7,8 @@ of all x, and the basis follows x: in each training step it becomes 0.9 v + 0.1 
 minimises ||B v* - x||^2 (the paper's QEM with T = 1; no gradient goes to v).
 
 Where levels are unused B^T B may be singular. So v* minimises ||B v* - x||^2 / n
-+ 1e-4 ||v* - v||^2, with n the number of x, which leaves alone what x says nothing about. The
-authors' code does so for weights, without the 1/n: in float32 the term would be lost there.
++ 1e-4 ||v* - v||^2, with n the number of x, which keeps what x does not determine. The authors'
+code does so for weights, without the 1/n: in float32 the term would be lost there.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class _Clipped(Function):
         return grads[0] * ((x >= 0) & (x <= top)), None, None
 
 
-# A basis is a matrix of one row a filter, or one row for all of an activation. Its levels stand
-# in the order of their codes, and in places from the smallest to the largest once sorted. No
+# A basis is a matrix of one row per filter, or one row for all of an activation. Its levels are
+# in the order of their codes; places are their order from the smallest to the largest. No
 # matrix product is used: autocast would take it in half precision.
 
 
@@ -167,15 +167,9 @@ def _move(basis: Tensor, x: Tensor, places: Tensor, B: Tensor) -> None:
     mean = torch.stack(sums, 1) / x.shape[1]
     gram = (share[..., None, None] * B.unsqueeze(3) * B.unsqueeze(2)).sum(1)
     gram += _PULL * torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
-    best = _solve(gram, (mean.unsqueeze(2) * B).sum(1) + _PULL * basis)
-    basis.lerp_(best, 1 - _KEEP)
-
-
-def _solve(matrices: Tensor, vectors: Tensor) -> Tensor:
-    """Gauss-Jordan elimination, for many small positive definite systems and every device."""
-    system = torch.cat((matrices, vectors.unsqueeze(2)), 2)
-    for i in range(vectors.shape[1]):
-        pivot = system[:, i : i + 1] / system[:, i : i + 1, i : i + 1]
-        system = system - system[:, :, i : i + 1] * pivot
-        system[:, i : i + 1] = pivot
-    return system[:, :, -1]
+    target = (mean.unsqueeze(2) * B).sum(1) + _PULL * basis
+    # The matrices are positive definite; checking that would wait for the device. There is no
+    # solver in half precision.
+    dtype = torch.promote_types(basis.dtype, torch.float32)
+    best, _ = torch.linalg.solve_ex(gram.to(dtype), target.to(dtype).unsqueeze(2))
+    basis.lerp_(best.squeeze(2).to(basis.dtype), 1 - _KEEP)

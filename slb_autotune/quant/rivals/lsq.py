@@ -68,7 +68,7 @@ def learned_step(
 
 
 class LsqWeight(WeightQuantizer):
-    """Weights of LSQ: Q_N = 2**(b-1), Q_P = 2**(b-1) - 1, one s a layer.
+    """Weights of LSQ: Q_N = 2**(b-1), Q_P = 2**(b-1) - 1, one s per layer.
 
     The paper has no 1 bit, where these leave {-s, 0}. Here q(v) = s sign(v), which is the same
     formula with Q_N = Q_P = 1 and a sign for the rounding: dq/dv = 1 and dq/ds = sign(v) - v / s
@@ -110,7 +110,8 @@ class LsqWeight(WeightQuantizer):
 
 
 class LsqActivation(FirstBatch):
-    """Activations of LSQ: Q_N = 0, Q_P = 2**b - 1, so what is below 0 becomes 0; one s a layer.
+    """Activations of LSQ: Q_N = 0, Q_P = 2**b - 1, so what is below 0 becomes 0; one s per
+    layer.
 
     s is set by the first batch of training, of which the part above 0 counts: behind a ReLU, as
     in the paper, that is all of it. N is the number of features of one example: the paper does

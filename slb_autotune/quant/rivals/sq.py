@@ -1,4 +1,4 @@
-""" "Quantization Networks" (Yang et al., 2019), which others call SQ: stairs made of sigmoids.
+""" "Quantization Networks" (Yang et al., 2019), which others call SQ: stairs of sigmoids.
 
 With n = 2**b - 1 steps between the 2**b levels Y,
 

@@ -17,7 +17,7 @@ THRESHOLD = 0.05  # of the layer's largest |W|
 class TtqWeight(WeightQuantizer):
     """W_t = p where W > d, -n where W < -d, 0 between, with d = 0.05 max |W| over the layer.
 
-    p and n are learned, a pair a layer. With g the gradient of W_t:
+    p and n are learned, one pair per layer. With g the gradient of W_t:
 
         dL/dp =  sum of g where W > d
         dL/dn = -sum of g where W < -d
@@ -54,7 +54,7 @@ class TtqWeight(WeightQuantizer):
 
 
 class _Ternarized(Function):
-    """p, -n or 0 as `levels` says 1, -1 or 0; the gradients are those of `TtqWeight`."""
+    """p, -n or 0 where `levels` is 1, -1 or 0; the gradients are those of `TtqWeight`."""
 
     @staticmethod
     def forward(
