@@ -39,7 +39,7 @@ def loss_of(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tenso
     return F.cross_entropy(network(x), y)
 
 
-def check_steps(network: nn.Module, backend: str) -> None:
+def check_steps(network: nn.Module, backend: str, **tolerance: float) -> None:
     """Three steps with three T: one graph, no other afterwards, and the numbers of eager."""
     eager = network.train()
     compiled = copy.deepcopy(eager)
@@ -48,7 +48,7 @@ def check_steps(network: nn.Module, backend: str) -> None:
         with torch.compiler.set_stance("default" if i == 0 else "fail_on_recompile"):
             results = one_step(compiled, compiled_loss, i, T)
         for one, other in zip(results, one_step(eager, loss_of, i, T), strict=True):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(one, other, **tolerance)
 
 
 @pytest.mark.parametrize("activation", ["sign", "dorefa", "pact"])
@@ -66,7 +66,8 @@ def test_a_training_step_is_one_graph_with_the_numbers_of_eager(
     [(1, "paper", "sign"), (2, "calibrate", "dorefa"), (4, "paper", "pact"), (4, "off", "sign")],
 )
 def test_the_same_with_generated_kernels(bits: int, mode: str, activation: str) -> None:
-    check_steps(small_network(bits, mode, activation), "inductor")
+    # Its kernels add up in another order.
+    check_steps(small_network(bits, mode, activation), "inductor", rtol=1e-4, atol=1e-4)
 
 
 def test_the_discrete_statistics_follow_under_compile() -> None:
