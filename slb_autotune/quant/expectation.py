@@ -3,24 +3,22 @@
     W_c       = sum_i P_i v_i,  P_i = softmax_i(T A)        (eq:wc, eq_prob)
     dW_c/dA_i = T P_i (v_i - W_c)
 
-P has as many entries as A, so it is not kept between the passes: the backward pass computes it
-again. For 1 bit W_c = tanh(T (A_2 - A_1) / 2).
+For 1 bit W_c = tanh(T (A_2 - A_1) / 2). P of more bits has as many entries as A: a large one is
+not kept between the passes, and the backward pass computes it again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from slb_autotune.quant.values import value_set as value_set
-
-# A CPU handles an A of more elements in blocks, each of which stays in the cache between
-# operations. Accelerators and compilers are better off with one large operation.
+_SMALL = 2**18  # elements of A up to which P is kept: 1 MB, and fewer operations
+# A CPU handles more elements in blocks that stay in the cache; others want one large operation.
 _LARGE, _BLOCK = 2**20, 2**18
 
 
@@ -85,9 +83,13 @@ def expected_weight(A: Tensor, values: Tensor, T: Tensor | float) -> Tensor:
         low, high = A.to(T.dtype).unbind()
         return torch.tanh((high - low) * (T / 2)).to(A.dtype)
     V = values.to(T.dtype).unsqueeze(1)
+    if A.numel() <= _SMALL:
+        # A copy of T: the layer may be given another before the backward pass.
+        P = torch.softmax(A.flatten(1).to(T.dtype) * T.clone(), 0)
+        return (P * V).sum(0).view(A.shape[1:]).to(A.dtype)
     t = T * math.log2(math.e)
-    W = _ExpectedWeight.apply(A.flatten(1), V, t)  # type: ignore[no-untyped-call]
-    return cast(Tensor, W).view(A.shape[1:]).to(A.dtype)
+    W: Tensor = _ExpectedWeight.apply(A.flatten(1), V, t)  # type: ignore[no-untyped-call]
+    return W.view(A.shape[1:]).to(A.dtype)
 
 
 def argmax_codes(A: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ from slb_autotune.config.trial import TrialConfig
 from slb_autotune.data.base import CPU
 from slb_autotune.errors import ConfigError, TrainingFailed
 from slb_autotune.quant.convert import quantisable_layers
-from slb_autotune.quant.expectation import value_set
 from slb_autotune.quant.state_norm import estimate_statistics, state_norms
+from slb_autotune.quant.values import rounded
 from slb_autotune.training.device import isolated, resolve_device
 from slb_autotune.training.evaluation import load_run, measure
 from slb_autotune.training.loop import train
@@ -43,11 +43,6 @@ from slb_autotune.version import VERSION
 
 COLUMNS = ("layer", "bits", "loss", "cost", "bytes")
 FLOAT = 32
-
-# `best_scale` tries this many scales on a sample of the weights, then refines the best on all.
-_SCALES = 40
-_SAMPLE = 2**16
-_REFINEMENTS = 20
 
 # Training images that replace the validation split where there is none.
 _SUBSTITUTE_IMAGES = 1000
@@ -84,54 +79,6 @@ def measure_sensitivity(
         table = measure_layers(probe, widths, progress)
     cache.write(table)
     return table
-
-
-def best_scale(weight: Tensor, bits: int) -> float:
-    """The scale s for a small squared error of s Q(weight / s), Q the nearest value of V.
-
-    The best of 40 scales, then alternately q = Q(weight / s) and s = <weight, q> / <q, q>,
-    neither of which can raise the error. At 1 bit that is the exact optimum, the mean of |weight|.
-    """
-    weight = _precise(weight).flatten()
-    values = value_set(bits).double()
-    largest = float(weight.abs().max())
-    if largest == 0.0:
-        return 0.0
-    # Drawn, not every k-th: a kernel's positions come in turn, and k may pick one of them only.
-    order = torch.randperm(len(weight), generator=torch.Generator().manual_seed(0))
-    sample = weight[order[:_SAMPLE]]
-
-    def error(scale: float) -> float:
-        return float((_nearest(sample / scale, values) * scale - sample).square().sum())
-
-    scale = min((largest * k / _SCALES for k in range(1, _SCALES + 1)), key=error)
-    for _ in range(_REFINEMENTS):
-        q = _nearest(weight / scale, values)
-        before, scale = scale, float((weight @ q) / (q @ q))
-        if abs(scale - before) <= 1e-6 * before:
-            break
-    return scale
-
-
-def rounded(weight: Tensor, bits: int) -> Tensor:
-    """Every weight rounded to the nearest of s V, with the layer's best scale s."""
-    scale = best_scale(weight, bits)
-    if scale == 0.0:
-        return weight.detach().clone()
-    values = value_set(bits).double()
-    return (_nearest(_precise(weight) / scale, values) * scale).to(weight)
-
-
-def _precise(weight: Tensor) -> Tensor:
-    """The weight in double precision, on the CPU: not every device supports it."""
-    return weight.detach().cpu().double()
-
-
-def _nearest(scaled: Tensor, values: Tensor) -> Tensor:
-    """The nearest of the uniform `values` on [-1, 1]; a tie takes the first, as argmax does."""
-    last = len(values) - 1
-    codes = ((scaled + 1) * (last / 2) - 0.5).ceil().clamp(0, last)
-    return values[codes.int()]
 
 
 @dataclass(frozen=True)

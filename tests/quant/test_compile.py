@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from slb_autotune.quant import set_step, set_temperature
+from slb_autotune.quant import expectation, set_step, set_temperature
 from tests.quant.networks import SHAPE, small_network
 
 TEMPERATURES = (1.0, 2.0, 37.5)
@@ -58,6 +58,14 @@ def test_a_training_step_is_one_graph_with_the_numbers_of_eager(
     bits: int, mode: str, activation: str
 ) -> None:
     check_steps(small_network(bits, mode, activation), "aot_eager")
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_so_is_that_of_a_network_large_enough_to_compute_P_again(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expectation, "_SMALL", 0)
+    check_steps(small_network(bits, "paper", "dorefa"), "aot_eager")
 
 
 @pytest.mark.slow

@@ -1,15 +1,28 @@
 """W_c, its gradient and the codes of W_q, against numpy, softmax and finite differences."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slb_autotune.quant import expectation
 from slb_autotune.quant.expectation import argmax_codes, expected_weight
 from slb_autotune.quant.values import value_set
 
 ALL_BITS = [1, 2, 3, 4, 8]
+
+
+@pytest.fixture(
+    scope="module", autouse=True, params=[expectation._SMALL, 0], ids=["kept", "again"]
+)
+def size(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything holds for small layers, whose P is kept, and for large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(expectation, "_SMALL", request.param)
+        yield
 
 
 def slow_weight(A: np.ndarray, T: float) -> np.ndarray:
@@ -94,14 +107,15 @@ def test_half_precision_is_computed_in_float32(bits: int, dtype: torch.dtype) ->
     assert torch.equal(grad, expected.to(dtype))
 
 
-@pytest.mark.parametrize("bits", [1, 4])
-def test_no_probabilities_are_saved(bits: int) -> None:
-    A = torch.randn(2**bits, 40, requires_grad=True)
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_no_probabilities_of_a_large_layer_are_saved(bits: int) -> None:
+    weights = 2**18 // 2**bits + 1
+    A = torch.randn(2**bits, weights, requires_grad=True)
     saved: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         expected_weight(A, value_set(bits), 1.0)
     others = [t for t in saved if t.data_ptr() != A.data_ptr()]
-    assert sum(t.numel() for t in others) <= 2**bits + 40 + 1
+    assert sum(t.numel() for t in others) <= 2**bits + weights + 1
 
 
 @pytest.mark.parametrize("bits", [1, 2])

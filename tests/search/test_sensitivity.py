@@ -11,15 +11,12 @@ import torch
 from slb_autotune import data
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, TrainingFailed
-from slb_autotune.quant.slb import value_set
 from slb_autotune.search import sensitivity
 from slb_autotune.search.allocations import best_allocations
 from slb_autotune.search.sensitivity import (
     Probe,
-    best_scale,
     measure_layers,
     measure_sensitivity,
-    rounded,
 )
 from slb_autotune.training.evaluation import load_run
 from tests.builders import tiny_config
@@ -45,60 +42,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, Pa
 def probe(measured: tuple[pd.DataFrame, Path]) -> Probe:
     config, network = load_run(measured[1] / "float", CPU)
     return Probe.of(network, config, 2, CPU)
-
-
-# Rounding
-
-
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
-def test_every_weight_goes_to_its_nearest_value(bits: int) -> None:
-    weight = torch.randn(4, 3, 3, 3)
-    scale = best_scale(weight, bits)
-    values = [scale * v for v in value_set(bits).double().tolist()]
-    slow = [min(values, key=lambda v, w=w: abs(v - w)) for w in weight.flatten().tolist()]
-    assert torch.equal(rounded(weight, bits), torch.tensor(slow).view(weight.shape))
-
-
-@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
-def test_no_other_scale_is_much_better(bits: int) -> None:
-    weight = torch.randn(500).double() * torch.rand(500) * 0.1
-    values = value_set(bits).double()
-
-    def error(scale: float) -> float:
-        return float((values * scale - weight[:, None]).square().amin(1).sum())
-
-    least = min(error(float(weight.abs().max()) * k / 1000) for k in range(1, 1101))
-    assert error(best_scale(weight, bits)) <= 1.02 * least
-
-
-def test_the_scale_of_a_large_layer_is_as_good_though_only_a_sample_is_tried() -> None:
-    weight = torch.randn(100_000).double()
-    values = value_set(3).double()
-
-    def error(scale: float) -> float:
-        return float((values * scale - weight[:, None]).square().amin(1).sum())
-
-    least = min(error(float(weight.abs().max()) * k / 60) for k in range(20, 61))
-    assert error(best_scale(weight, 3)) <= 1.02 * least
-
-
-def test_one_bit_is_the_mean_magnitude() -> None:
-    weight = torch.randn(7, 5)
-    assert best_scale(weight, 1) == pytest.approx(float(weight.abs().double().mean()), rel=1e-12)
-
-
-def test_weights_that_are_values_already_stay() -> None:
-    weight = 0.25 * value_set(2).repeat(5)
-    assert torch.allclose(rounded(weight, 2), weight, rtol=1e-6, atol=0)
-
-
-def test_rounding_leaves_its_input_zeros_and_dtype_alone() -> None:
-    zeros = torch.zeros(2, 3)
-    assert torch.equal(rounded(zeros, 3), zeros)
-    weight = torch.randn(8).to(torch.float64)
-    before = weight.clone()
-    assert rounded(weight, 2).dtype == torch.float64
-    assert torch.equal(weight, before)
 
 
 # Measuring
