@@ -40,7 +40,7 @@ class Session:
 
     `status` is `done` or `interrupted`. `report` is the study's page, None where none was
     written. `waiting` counts the trials that MLflow could not be sent: the next session sends
-    them.
+    them. `note` says why the study ended, where it is not its budget.
     """
 
     result: StudyResult
@@ -48,6 +48,7 @@ class Session:
     seconds: float
     report: Path | None
     waiting: int
+    note: str
 
     @property
     def interrupted(self) -> bool:
@@ -129,15 +130,20 @@ class Study:
         trials: int | None = None,
         seconds: float | None = None,
         view: StudyListener | None = None,
+        *,
+        failed: bool = False,
     ) -> Session:
         """Resume a study that was stopped or killed; `trials` and `seconds` are budgets in all.
 
-        The configuration is that of the last session, not that of a file changed since.
+        The configuration is that of the last session, not that of a file changed since. With
+        `failed`, failed trials are trained again.
         """
         asked = {"trials": trials, "seconds": seconds}
         budget = {name: value for name, value in asked.items() if value is not None}
         config = self._last_run().config
-        return Study(_changed(config, "budget", budget))._session(view, resume=True)
+        return Study(_changed(config, "budget", budget))._session(
+            view, resume=True, retry_failed=failed
+        )
 
     def confirm(
         self,
@@ -187,7 +193,9 @@ class Study:
         """The study as it was last run."""
         return Study.load(self.config.name, runs=self.runs)
 
-    def _session(self, view: StudyListener | None, *, resume: bool) -> Session:
+    def _session(
+        self, view: StudyListener | None, *, resume: bool, retry_failed: bool = False
+    ) -> Session:
         """Run the study with its listeners: on_end is called in this order, and MLflow is last."""
         from slb_autotune.analysis.result import study_result
         from slb_autotune.search.driver import run_study
@@ -196,13 +204,14 @@ class Study:
         recorder = make_recorder(self.config)
         writer = _ResultWriter(recorder)
         listeners = [one for one in (view, writer, recorder) if one is not None]
-        outcome = run_study(self.config, listeners, resume=resume)
+        outcome = run_study(self.config, listeners, resume=resume, retry_failed=retry_failed)
         return Session(
             result=writer.result or study_result(outcome.study),
             status=outcome.status,
             seconds=outcome.seconds,
             report=writer.page,
             waiting=0 if recorder is None else recorder.waiting,
+            note=outcome.note,
         )
 
 

@@ -13,10 +13,13 @@ from slb_autotune.search.records import FINISHED
 
 
 def confirmed_table(search: StudyResult, confirmed: StudyResult) -> pd.DataFrame:
-    """One row per member of the front: search value, confirmed mean and spread, drop, size."""
-    metric, searched = confirmed.objectives.metrics[0], search.objectives.quality
-    assert searched is not None
-    finished = confirmed.with_status(*FINISHED)
+    """One row per member of the front: search value, confirmed mean and spread, drop, size.
+
+    The value of the search is the same metric on the validation part, whatever was searched for.
+    """
+    metric = confirmed.objectives.metrics[0]
+    searched = metric.replace("test_", "val_")
+    finished = asked_trials(confirmed)
     configs = [_but_seed(confirmed.config_of(trial)) for trial in finished["trial"]]
     rows = []
     for _, member in search.front.iterrows():
@@ -40,7 +43,7 @@ def confirmed_table(search: StudyResult, confirmed: StudyResult) -> pd.DataFrame
 def score_table(confirmed: StudyResult) -> pd.DataFrame:
     """One row per configuration: mean and spread of its test value over seeds, and its size."""
     metric = confirmed.objectives.metrics[0]
-    finished = confirmed.with_status(*FINISHED)
+    finished = asked_trials(confirmed)
     keys = [confirmed.config_of(t).updated({"seed": 0}).digest for t in finished["trial"]]
     rows = []
     for _, same in finished.groupby(keys, sort=False):
@@ -58,6 +61,16 @@ def score_table(confirmed: StudyResult) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def asked_trials(confirmed: StudyResult) -> pd.DataFrame:
+    """The finished trials of the configurations that were last asked for.
+
+    A confirmation keeps what it was asked before: other methods, another number of epochs.
+    """
+    asked = {confirmed.base.updated(point).digest for point in confirmed.config.points}
+    finished = confirmed.with_status(*FINISHED)
+    return finished[finished["digest"].isin(asked)]
 
 
 def _but_seed(config: TrialConfig) -> TrialConfig:

@@ -26,8 +26,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; what we can explain ends in one sentence and a hint."""
-    # A user's own network is looked for where the command is given, as `python -m` would.
-    sys.path.insert(0, str(Path.cwd()))
+    # A user's own network is looked for where the command is given; a file there that is named
+    # like a package must not hide it.
+    sys.path.append(str(Path.cwd()))
     try:
         app()
     except SlbError as error:

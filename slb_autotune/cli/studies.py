@@ -93,18 +93,28 @@ def resume(
     name: Annotated[str, typer.Argument(help="A study's name.")],
     trials: Trials = None,
     seconds: Seconds = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Train the failed trials again, once mended.")
+    ] = False,
     runs: RunsFolder = DEFAULT_RUNS,
     as_json: JsonFlag = False,
 ) -> None:
     """Resume a study that was stopped or killed, or that shall have more trials or time.
 
-    Example: slb-autotune resume digits_demo --trials 60
+    Examples:
+
+      slb-autotune resume digits_demo --trials 60
+
+      slb-autotune resume digits_demo --failed
     """
     from slb_autotune.api import Study
     from slb_autotune.cli.live_view import LiveView
 
     study = Study.load(name, runs=runs)
-    _show(study.resume(trials, seconds, LiveView()), as_json)
+    if failed:
+        numbers = ", ".join(map(str, study.result.with_status("failed")["trial"])) or "none failed"
+        print_note(f"failed trials that are trained again: {numbers}")
+    _show(study.resume(trials, seconds, LiveView(), failed=failed), as_json)
 
 
 def confirm(
@@ -224,6 +234,8 @@ def _show(session: Session, as_json: bool) -> None:
 def _end(session: Session) -> None:
     """Say what is left to do; an interrupted session has an exit code of its own."""
     name = session.result.name
+    if session.note:
+        print_note(f"ended: {session.note}.")
     if session.waiting:
         waiting = f"{session.waiting} trials wait to be logged to MLflow"
         print_note(f"{waiting}; `slb-autotune resume {name}` tries again.")

@@ -25,6 +25,7 @@ from slb_autotune.cli.output import (
     print_table,
     table_rows,
 )
+from slb_autotune.errors import InputError
 
 if TYPE_CHECKING:
     from slb_autotune.config.trial import TrialConfig
@@ -201,10 +202,13 @@ def validate(
     from slb_autotune.config.trial import TrialConfig
 
     values = parse_yaml(read_text(file), str(file))
+    if not values:
+        raise InputError(f"{file} is empty", "write at least one `field: value`.")
     if STUDY_KEYS & values.keys():
         _validate_study(file, as_json)
         return
     config = TrialConfig.from_mapping(values, str(file))
+    _validate_network(config)
     if as_json:
         print_json({"valid": True, "config": config.to_mapping()})
     else:
@@ -213,17 +217,24 @@ def validate(
 
 def _validate_study(file: Path, as_json: bool) -> None:
     from slb_autotune.config.study import StudyConfig
+    from slb_autotune.search.feasibility import check_study
 
     study = StudyConfig.from_file(file)
-    if study.constraints:
-        from slb_autotune.search.feasibility import check_study
-
-        check_study(study)
+    check_study(study)
+    _validate_network(study.base())
     if as_json:
         print_json({"valid": True, "study": study.to_mapping()})
     else:
         goals = ", ".join(f"{way} {metric}" for metric, way in study.goals().items())
         typer.echo(f"{file} is valid: study {study.name}, {goals}")
+
+
+def _validate_network(config: TrialConfig) -> None:
+    """Build the network as a trial would, without its numbers."""
+    from slb_autotune import data
+    from slb_autotune.cost import estimate
+
+    estimate(config, data.info(config.data))
 
 
 def run_name(config: TrialConfig) -> str:

@@ -212,6 +212,18 @@ def _check_metric(metric: str, *, test: bool = False) -> None:
         raise ConfigError(f"unknown metric {metric!r}", nearest(metric, known))
 
 
+def _check_task(metric: str, base: TrialConfig) -> None:
+    """Refuse a metric that the task of the data set does not have."""
+    task = "super_resolution" if base.super_resolution else "classification"
+    if METRICS[metric].task not in (None, task):
+        fitting = [m.name for m in METRICS.values() if m.searchable and m.task == task]
+        raise ConfigError(
+            f"{metric} is not measured on data set {base.data.name!r}, which is for "
+            f"{task.replace('_', '-')}",
+            f"use {' or '.join(fitting)}.",
+        )
+
+
 class StudyConfig(Section):
     """A study, whole."""
 
@@ -250,8 +262,8 @@ class StudyConfig(Section):
                 _check_metric(metric, test=self.confirms is not None)
             except ConfigError as error:
                 raise ConfigError(f"objectives: {error.message}", error.hint) from None
-        for text in self.constraints:
-            parse_constraint(text)
+        for metric in (*self.objectives, *(c.metric for c in self.parsed_constraints)):
+            _check_task(metric, base)
         if not self.space and not self.points:
             raise ValueError("a study needs a space or points: there is nothing to search")
         if self.space and self.points:
@@ -272,6 +284,7 @@ class StudyConfig(Section):
                 raise ConfigError(
                     f"space.{name}.when: unknown field {other!r}", nearest(other, known)
                 )
+            self._check_condition(name, other, base)
         if name in BIT_FIELDS:
             for bits in parameter.choices or ("a range",):
                 if bits not in BIT_WIDTHS:
@@ -287,6 +300,24 @@ class StudyConfig(Section):
             tries = list(ends)
         for value in tries:
             _check_value(base, long, value, self.space)
+
+    def _check_condition(self, name: str, field: str, base: TrialConfig) -> None:
+        """A condition must be able to hold: on values that the other field can have."""
+        long = SHORT_NAMES.get(field, field)
+        other = next((p for n, p in self.space.items() if SHORT_NAMES.get(n, n) == long), None)
+        asked = self.space[name].when[field]
+        for value in asked if isinstance(asked, tuple) else (asked,):
+            if other is None:
+                try:
+                    base.updated({long: value})
+                except ConfigError as error:
+                    never = f"space.{name}.when: {field} is never {value!r}"
+                    raise ConfigError(never, error.hint) from None
+            elif other.choices is not None and value not in other.choices:
+                raise ConfigError(
+                    f"space.{name}.when: {field} is never {value!r}",
+                    nearest(str(value), map(str, other.choices)),
+                )
 
     @property
     def parsed_constraints(self) -> list[Constraint]:

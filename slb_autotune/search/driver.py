@@ -21,10 +21,11 @@ from ray.tune.search import Searcher
 from slb_autotune.config.files import write_atomically
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import ConfigError, InputError
+from slb_autotune.search.budget import common_failure
 from slb_autotune.search.cluster import probe_nodes, start_ray, stop_ray
 from slb_autotune.search.feasibility import check_study, concurrent_trials
 from slb_autotune.search.ledger import Ledger, StudyStopped
-from slb_autotune.search.records import Outcome, StudyListener, StudySnapshot
+from slb_autotune.search.records import FINISHED, Outcome, StudyListener, StudySnapshot
 from slb_autotune.search.storage import StudyFolder, open_ledger
 from slb_autotune.search.warm_start import enqueue_first_trials
 from slb_autotune.search.worker import Assignment, TrialTrainable
@@ -40,11 +41,13 @@ def run_study(
     listeners: Sequence[StudyListener] = (),
     *,
     resume: bool = False,
+    retry_failed: bool = False,
     trainable: type[tune.Trainable] = TrialTrainable,
 ) -> Outcome:
     """Run a study to the end of its budget, or until Ctrl-C.
 
-    `trainable` takes the place of training, to measure what everything else costs.
+    `retry_failed` trains failed trials again. `trainable` takes the place of training, to measure
+    what everything else costs.
     """
     files = StudyFolder(Path(config.storage.folder), config.name)
     if files.config_path.exists() and not resume:
@@ -60,6 +63,8 @@ def run_study(
         write_atomically(files.config_path, config.to_yaml().encode())
         ledger = open_ledger(config, files)
         enqueue_first_trials(ledger)
+        if retry_failed:
+            ledger.retry_failed()
         session = _Session(ledger, files, listeners)
         return session.run(trainable)
 
@@ -99,17 +104,32 @@ class _Session:
                 )
             finally:
                 self._save()
-                outcome = Outcome(self.snapshot(), self._status(interrupted()), self._seconds())
+                outcome = Outcome(
+                    self.snapshot(),
+                    self._status(interrupted()),
+                    self._seconds(),
+                    self.ledger.note,
+                )
                 for listener in self.listeners:
                     listener.on_end(outcome)
                 if started:
                     stop_ray()
-        if self._all_fail():
-            raise StudyStopped(
-                f"every trial failed for the same reason: {self.ledger.common_failure()}",
-                f"see {self.files.path / 'trials'} for the workers' errors; fix it, then resume.",
-            )
+        self._check_success(outcome)
         return outcome
+
+    def _check_success(self, outcome: Outcome) -> None:
+        """A study in which no trial succeeded has failed, whatever it was stopped by."""
+        hint = (
+            f"see {self.files.path / 'trials'} for the workers' errors; fix it, then "
+            f"`slb-autotune resume {self.config.name} --failed`."
+        )
+        if self._all_fail():
+            reason = common_failure(outcome.study)
+            raise StudyStopped(f"every trial failed for the same reason: {reason}", hint)
+        failed = outcome.study.with_status("failed")
+        if failed and not outcome.study.with_status(*FINISHED, "stopped", "running"):
+            count = f"{len(failed)} failed, the first: {failed[0].reason}"
+            raise StudyStopped(f"no trial succeeded: {count}", hint)
 
     def snapshot(self) -> StudySnapshot:
         """The study as it stands."""
@@ -135,21 +155,24 @@ class _Session:
         return limit is not None and self.seconds_before + self._seconds() > limit
 
     def _all_fail(self) -> bool:
-        return bool(self.ledger.common_failure())
+        return bool(common_failure(self.ledger.snapshot()))
 
     def _status(self, interrupted: bool) -> str:
-        if interrupted or any(r.status == "running" for r in self.ledger.records.values()):
+        statuses = {record.status for record in self.ledger.records.values()}
+        if interrupted or "running" in statuses:
             return "interrupted"
-        return "failed" if self._all_fail() else "done"
+        return "failed" if statuses == {"failed"} else "done"
 
 
 class StudySearcher(Searcher):
     """Gives Ray the ledger's trials, unfinished ones first, and tells the ledger their ends."""
 
-    def __init__(self, ledger: Ledger, changed: OnChange) -> None:
+    def __init__(
+        self, ledger: Ledger, changed: OnChange, should_stop: Callable[[], bool] = lambda: False
+    ) -> None:
         # Ray wants a metric that every result has, a failed one too.
         super().__init__(metric="rung", mode="max")
-        self.ledger, self.changed = ledger, changed
+        self.ledger, self.changed, self.should_stop = ledger, changed, should_stop
         self.unfinished = sorted(
             r.number for r in ledger.records.values() if r.status == "running"
         )
@@ -174,7 +197,7 @@ class StudySearcher(Searcher):
         if self.unfinished:
             number = self.unfinished.pop(0)
             return number, self.ledger.resume(number)
-        return self.ledger.ask()
+        return self.ledger.ask(self.should_stop)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -239,7 +262,7 @@ def run_trials(
     trainable: type[tune.Trainable],
 ) -> None:
     """Train the ledger's trials until there are no more, or until it is to stop."""
-    searcher = StudySearcher(ledger, changed)
+    searcher = StudySearcher(ledger, changed, should_stop)
     resources = ledger.config.resources
 
     def stop() -> bool:
@@ -247,7 +270,7 @@ def run_trials(
         return searcher.stopping
 
     tuner = tune.Tuner(
-        tune.with_resources(trainable, _placement(resources.cpus)),
+        tune.with_resources(trainable, placement(resources.cpus)),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=RungScheduler(ledger, changed),
@@ -266,7 +289,7 @@ def run_trials(
     tuner.fit()
 
 
-def _placement(cpus: float) -> Callable[[dict[str, Any]], tune.PlacementGroupFactory]:
+def placement(cpus: float) -> Callable[[dict[str, Any]], tune.PlacementGroupFactory]:
     """What a trial needs. Ray pickles it to every worker: it refers to nothing but a number."""
     return lambda config: tune.PlacementGroupFactory([{"CPU": cpus, "GPU": config["gpus"]}])
 

@@ -69,15 +69,23 @@ def is_spared(stopping: StoppingConfig, seed: int, number: int) -> bool:
 
 
 def ranks(values: ArrayLike, objectives: Objectives) -> NDArray[np.int64]:
-    """The rank of each result at a rung, 0 for the best: by rounds, then by contribution."""
+    """The rank of each result at a rung: how many are better, by rounds, then by contribution.
+
+    Equal results have the same rank, so it does not depend on who arrived first. A contribution is
+    that to the hypervolume of the trial's own round.
+    """
     points = np.asarray(values, dtype=np.float64)
     rounds = _rounds(_beats(points, objectives))
     reference = _worst(points, objectives.directions)
-    volume = contributions(points, reference, objectives.directions)
-    order = np.lexsort((-volume, rounds))
-    result = np.empty(len(points), dtype=np.int64)
-    result[order] = np.arange(len(points))
-    return result
+    volume = np.zeros(len(points))
+    for number in np.unique(rounds):
+        same = rounds == number
+        volume[same] = contributions(points[same], reference, objectives.directions)
+    largest = volume.max(initial=0.0)
+    # What differs by rounding alone is equal.
+    steps = np.round(volume / largest * 1e9) if largest > 0 else volume
+    better = (rounds[:, None] < rounds) | ((rounds[:, None] == rounds) & (steps[:, None] > steps))
+    return np.asarray(better.sum(axis=0), dtype=np.int64)
 
 
 def rank_deficit(

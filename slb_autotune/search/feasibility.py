@@ -6,14 +6,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from slb_autotune import data
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import Cost, CostModel
+from slb_autotune.data import DataInfo
 from slb_autotune.errors import ConfigError
 from slb_autotune.quant.convert import resolve_bits
+from slb_autotune.search.records import find_study
 from slb_autotune.search.space import Space, smallest
 from slb_autotune.training.device import free_memory, resolve_device
 
@@ -41,12 +44,19 @@ class Feasibility:
     def __init__(self, config: StudyConfig) -> None:
         self.config, self.base = config, config.base()
         self.constraints = config.parsed_constraints
-        self.costs = CostModel(data.info(self.base.data))
+        self._costs: dict[DataInfo, CostModel] = {}
+
+    def costs_of(self, config: TrialConfig) -> CostModel:
+        """The cost model of a configuration's own data set."""
+        info = data.info(config.data)
+        if info not in self._costs:
+            self._costs[info] = CostModel(info)
+        return self._costs[info]
 
     @cached_property
     def layers(self) -> list[str]:
         """The layers whose bits can be set."""
-        return self.costs.layers(self.base)
+        return self.costs_of(self.base).layers(self.base)
 
     @cached_property
     def memory(self) -> int | None:
@@ -56,13 +66,12 @@ class Feasibility:
     @cached_property
     def float_costs(self) -> dict[str, float]:
         """What the network costs with 32-bit weights and activations."""
-        return self.costs.cost(
-            self.base.updated({"weight_bits": 32, "activation_bits": 32})
-        ).metrics()
+        as_float = self.base.updated({"weight_bits": 32, "activation_bits": 32})
+        return self.costs_of(as_float).cost(as_float).metrics()
 
     def check(self, config: TrialConfig) -> Estimate:
         """The costs of a configuration, and whether it may run."""
-        cost = self.costs.cost(config)
+        cost = self.costs_of(config).cost(config)
         violations, reason = self._violations(cost)
         return Estimate(
             cost.metrics(), self._bits(config), cost.training_bytes, violations, reason
@@ -72,7 +81,9 @@ class Feasibility:
         """Layer -> bits of its weights; empty for a float network."""
         if not config.quantises:
             return {}
-        return resolve_bits("weight_bits", config.weight_bits, self.costs.layers(config))
+        return resolve_bits(
+            "weight_bits", config.weight_bits, self.costs_of(config).layers(config)
+        )
 
     def _violations(self, cost: Cost) -> tuple[dict[str, float], str]:
         found: dict[str, float] = {}
@@ -93,6 +104,8 @@ class Feasibility:
 def check_study(config: StudyConfig) -> None:
     """Refuse objectives that nothing measures and constraints that no allocation can meet."""
     base, constraints = config.base(), config.parsed_constraints
+    if config.warm_start.study is not None:
+        find_study(Path(config.storage.folder), config.warm_start.study)
     wanted = [*config.goals().metrics, *(c.metric for c in constraints)]
     validated = [metric for metric in wanted if metric.startswith("val_")]
     if validated and base.data.val_fraction == 0:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -24,16 +23,16 @@ from slb_autotune.config.trial import TrialConfig
 from slb_autotune.errors import ConfigError, SlbError
 from slb_autotune.pareto import reference_point
 from slb_autotune.search.attributes import numbers_of, record_of, set_constraint
+from slb_autotune.search.budget import exhausted
 from slb_autotune.search.early_stopping import is_spared, phases, rank_deficit
 from slb_autotune.search.feasibility import Estimate, Feasibility
-from slb_autotune.search.records import ENDED, FINISHED, Record, StudySnapshot, trial_folder
+from slb_autotune.search.records import FINISHED, Record, StudySnapshot, trial_folder
 from slb_autotune.search.samplers import make_sampler
 from slb_autotune.search.space import Space
 from slb_autotune.search.worker import Assignment
 
 MAX_INFEASIBLE_DRAWS = 500
 MAX_REPEATED_DRAWS = 200  # all tried before: then the space is exhausted
-SAME_FAILURES = 3
 
 
 class StudyStopped(SlbError):
@@ -58,9 +57,13 @@ class Ledger:
         self.constraints = tuple(config.parsed_constraints)
         self.records: dict[int, Record] = {}
         self.infeasible = 0
+        self.note = ""  # why no more trials are drawn, where it is not the budget
         self._trials: dict[int, optuna.Trial] = {}
         self._reference: tuple[float, ...] = tuple(study.user_attrs.get("reference", ()))
+        retried = set(study.user_attrs.get("retried", ()))
         for trial in study.get_trials(deepcopy=False):
+            if trial.number in retried:
+                continue
             status = trial.user_attrs.get("status")
             if status == "infeasible":
                 self.infeasible += 1
@@ -92,16 +95,41 @@ class Ledger:
                 seen.add(_key(value))
                 self.study.enqueue_trial(dict(value), user_attrs={"source": source})
 
-    def ask(self) -> tuple[int, Assignment] | None:
-        """The next trial to train, or None where the budget is spent or the space exhausted."""
+    def retry_failed(self) -> list[int]:
+        """Queue the failed trials again, each as a new trial; the numbers of those it replaces."""
+        failed = self.snapshot().with_status("failed")
+        if not self.config.points:
+            for record in failed:
+                self.study.enqueue_trial(record.params, user_attrs={"source": record.source})
+        numbers = [record.number for record in failed]
+        # Only now: a kill in between queues them once more, and the same is not trained twice.
+        self.study.set_user_attr("retried", [*self.study.user_attrs.get("retried", ()), *numbers])
+        for number in numbers:
+            del self.records[number]
+        return numbers
+
+    def ask(
+        self, should_stop: Callable[[], bool] = lambda: False
+    ) -> tuple[int, Assignment] | None:
+        """The next trial to train; None where the budget is spent or nothing new is drawn.
+
+        `note` then says why, where it is not the budget. `should_stop` is asked between draws.
+        """
         self._tell_stored_results()
-        repeated = 0
-        while not self.exhausted() and repeated < MAX_REPEATED_DRAWS:
+        infeasible = repeated = 0
+        while not exhausted(self.snapshot()) and not should_stop():
+            if infeasible >= MAX_INFEASIBLE_DRAWS:
+                self._give_up(infeasible)
+                return None
+            if repeated >= MAX_REPEATED_DRAWS:
+                self.note = f"the last {repeated} draws repeat trials: the space is exhausted"
+                return None
             trial = self._ask_optuna()
             if trial is None:
                 return None
             drawn = self._draw(trial)
             if drawn is None:
+                infeasible += 1
                 continue
             config, estimate = drawn
             earlier = self._earlier_trial(config)
@@ -115,6 +143,15 @@ class Ledger:
             self._refresh(trial.number)
             return trial.number, self.assignment(trial.number)
         return None
+
+    def _give_up(self, draws: int) -> None:
+        """End a study that draws nothing feasible; one without any trial has failed."""
+        last = self.study.get_trials(deepcopy=False)[-1].user_attrs["reason"]
+        self.note = f"the last {draws} draws are all infeasible; the last: {last}"
+        if not self.records:
+            raise StudyStopped(
+                self.note, "loosen the constraints, or narrow the space to what can meet them."
+            )
 
     def resume(self, number: int) -> Assignment:
         """An unfinished trial of an earlier session, as a new attempt."""
@@ -152,13 +189,23 @@ class Ledger:
     def _list_is_done(self) -> bool:
         """A list of points or a grid ends with its last entry."""
         if self.config.points:
-            return len(self.records) >= len(self.config.points)
+            return self._next_point() is None
         return self.config.sampler.name == "grid"
+
+    def _next_point(self) -> TrialConfig | None:
+        """The first listed configuration that no trial has: they are known by their digests."""
+        tried = {record.digest for record in self.records.values()}
+        return next((point for point in self._points if point.digest not in tried), None)
+
+    @cached_property
+    def _points(self) -> list[TrialConfig]:
+        return [self.feasibility.base.updated(point) for point in self.config.points]
 
     def _draw(self, trial: optuna.Trial) -> tuple[TrialConfig, Estimate] | None:
         """The trial's configuration, or None where it is infeasible; that teaches the sampler."""
         if self.config.points:
-            point = self.feasibility.base.updated(self.config.points[len(self.records)])
+            point = self._next_point()
+            assert point is not None
             return point, self.feasibility.check(point)
         values = self.space.suggest(trial)
         try:
@@ -179,19 +226,13 @@ class Ledger:
         trial.set_user_attr("status", "infeasible")
         self._tell_optuna(trial, state=TrialState.PRUNED)
         self.infeasible += 1
-        if self.infeasible >= MAX_INFEASIBLE_DRAWS and not self.records:
-            raise StudyStopped(
-                f"the first {self.infeasible} draws are all infeasible; the last: {reason}",
-                "loosen the constraints, or narrow the space to what can meet them.",
-            )
 
     def _earlier_trial(self, config: TrialConfig) -> Record | None:
-        """The trial that had this very configuration; in a list of points, only a finished one."""
+        """The trial that had this very configuration, a finished one first."""
         digest = config.digest
         same = [record for record in self.records.values() if record.digest == digest]
-        finished = [record for record in same if record.status == "done"]
-        others = [] if self.config.points else [r for r in same if r.status != "reused"]
-        return next(iter(finished + others), None)
+        same.sort(key=lambda record: record.status != "done")
+        return next((record for record in same if record.status != "reused"), None)
 
     def _reuse(
         self, trial: optuna.Trial, config: TrialConfig, estimate: Estimate, earlier: Record
@@ -223,7 +264,8 @@ class Ledger:
         self._refresh(number)
         if is_spared(self.config.early_stopping, self.config.seed, number):
             return True
-        peers = [r for r in self.records.values() if rung in r.rungs]
+        epochs = self.records[number].config.epochs  # a rung compares equal budgets
+        peers = [r for r in self.records.values() if rung in r.rungs and r.config.epochs == epochs]
         values = [self.objectives.values(r.rungs[rung]) for r in peers]
         mine = next(i for i, r in enumerate(peers) if r.number == number)
         deficit = rank_deficit(values, mine, self.objectives, self.config.early_stopping)
@@ -349,38 +391,6 @@ class Ledger:
             if point and not self.read_only:
                 self.study.set_user_attr("reference", point)
         return self._reference
-
-    def exhausted(self) -> bool:
-        """Whether the budget of trials or epochs is spent, or hypervolume has stopped growing."""
-        budget = self.config.budget
-        listed = bool(self.config.points)  # a list has its own end
-        if budget.trials is not None and not listed and len(self.records) >= budget.trials:
-            return True
-        if budget.epochs is not None and self.snapshot().epochs_spent() >= budget.epochs:
-            return True
-        return budget.patience is not None and self._stagnates(budget.patience, budget.growth)
-
-    def _stagnates(self, patience: int, growth: float) -> bool:
-        study = self.snapshot()
-        ended = study.with_status(*ENDED)
-        if len(ended) <= patience or len(study.front()) == 0:
-            return False
-        old = {record.number for record in ended[:-patience]}
-        before = study.hypervolume([r for r in study.results() if r.number in old])
-        return before > 0 and study.hypervolume() < before * (1 + growth)
-
-    def common_failure(self) -> str:
-        """The reason, where every trial so far failed for the same one."""
-        records = self.records.values()
-        if any(record.status in (*FINISHED, "stopped") for record in records):
-            return ""
-        failed = [record for record in records if record.status == "failed"]
-        # Where and when it failed may differ: numbers do not make another reason.
-        reasons = {_NUMBER.sub("#", record.reason) for record in failed}
-        return failed[0].reason if len(failed) >= SAME_FAILURES and len(reasons) == 1 else ""
-
-
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?|\bnan\b|\binf\b")
 
 
 def _key(values: Mapping[str, Any]) -> str:

@@ -104,6 +104,7 @@ class Outcome:
     study: StudySnapshot
     status: str
     seconds: float
+    note: str = ""  # why it ended, where it is not the budget
 
     @property
     def interrupted(self) -> bool:

@@ -60,10 +60,14 @@ def _host_memory() -> int | None:
 
 
 def _container_memory() -> int | None:
+    """What the container's limit leaves; the page cache counts as free, since it gives way."""
     try:
         limit = int((CGROUP / "memory.max").read_text())
-        return limit - int((CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
+        used = int((CGROUP / "memory.current").read_text())
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+        cache = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+        return limit - used + cache
+    except (OSError, StopIteration, ValueError):
         return None
 
 

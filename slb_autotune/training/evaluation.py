@@ -21,14 +21,17 @@ from slb_autotune.training.network import autocast, formatted, is_soft, load_int
 from slb_autotune.training.run_folder import RunFolder
 
 
-def task_loss(output: Tensor, target: Tensor, config: TrialConfig, info: data.DataInfo) -> Tensor:
+def task_loss(
+    output: Tensor, target: Tensor, info: data.DataInfo, label_smoothing: float = 0.0
+) -> Tensor:
     """Cross-entropy, or the mean squared error of the residual.
 
-    A super-resolution network adds its residual to the input, so the error of its output is that
-    of the residual.
+    Label smoothing is a part of training alone: with it, losses of trials that differ in it could
+    not be compared. A super-resolution network adds its residual to the input, so the error of
+    its output is that of the residual.
     """
     if info.task == "classification":
-        return F.cross_entropy(output, target, label_smoothing=config.label_smoothing)
+        return F.cross_entropy(output, target, label_smoothing=label_smoothing)
     return F.mse_loss(output, target)
 
 
@@ -56,7 +59,7 @@ def _measure(
     for x, y in split.batches(config.batch_size, device=device):
         with autocast(config, device):
             output = network(formatted(x, config)).float()
-        losses.append(task_loss(output, y, config, info) * len(y))
+        losses.append(task_loss(output, y, info) * len(y))
         if info.task == "classification":
             best = output.topk(min(5, output.shape[1])).indices == y.unsqueeze(1)
             scores.append(best[:, 0].sum())
@@ -100,17 +103,25 @@ def load_run(folder: Path | str, device: torch.device) -> tuple[TrialConfig, nn.
 
 
 def evaluate(folder: Path | str, *, device: str = "auto") -> dict[str, float]:
-    """Metrics of a finished run on the test set, which training never touches."""
+    """Metrics of a finished run on the test set, which training never touches.
+
+    They are measured in the precision that the run was validated in, where the device has it:
+    fp16 needs CUDA, and elsewhere fp32 stands in for it (`evaluation_precision` says which).
+    """
     target = resolve_device(device)
     config, network = load_run(folder, target)
-    if target.type != "cuda":
-        config = config.updated({"amp": "off"})
+    config = config.updated({"amp": evaluation_precision(config, target)})
     info = data.info(config.data)
     split = data.load_test(config.data)
     with isolated(config.threads, target):
         values = measure(network, split, config, info)
     cost = estimate(config, info)
     return {**prefixed("test", values), **cost.metrics(), "test_images": len(split)}
+
+
+def evaluation_precision(config: TrialConfig, device: torch.device) -> str:
+    """The value of `amp` in which a run is evaluated on a device."""
+    return "off" if config.amp == "fp16" and device.type != "cuda" else config.amp
 
 
 def describe_layers(folder: Path | str) -> pd.DataFrame:

@@ -155,6 +155,7 @@ class Trial:
         codes = all_codes(self.network)
         row = self.train_epoch(epoch, progress)
         self.calibrate(epoch)
+        self.network.eval()  # whatever is measured from here on changes nothing
         row |= self.validate()
         if self.quantised:
             total = layer_diagnostics(self.network, codes).iloc[-1]
@@ -184,7 +185,7 @@ class Trial:
             self.optimizer.zero_grad(set_to_none=True)
             with self._autocast():
                 # Lines 4 and 5: in the same pass the state BNs update the statistics of y_c, y_q.
-                loss = task_loss(self.network(x), y, config, self.info)
+                loss = task_loss(self.network(x), y, self.info, config.label_smoothing)
             self.scaler.scale(loss * loss_scale(y, self.info)).backward()
             if config.optimizer.clip != "none":
                 self.scaler.unscale_(self.optimizer)

@@ -1,5 +1,6 @@
 """Tables of confirmed values: means and spreads over seeds, beside what the search saw."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,26 @@ def test_scores_have_mean_and_spread_over_seeds(tmp_path: Path) -> None:
     assert table["test_accuracy"].tolist() == pytest.approx([91.0, 80.5, 70.0])
     assert table["spread"].tolist() == pytest.approx([2**0.5, 0.5**0.5, 0.0])
     assert table["seeds"].tolist() == [2, 2, 2]
+
+
+def test_only_what_was_last_asked_for_is_shown() -> None:
+    study = StudyConfig.from_mapping({"name": "table", "trial": TINY, "points": POINTS})
+    every = trained(confirm_points(study, seeds=1, epochs=None), [90.0, 80.0, 70.0])
+    one = StudyConfig.from_mapping({**study.to_mapping(), "points": (POINTS[2],)})
+    asked = replace(every, config=confirm_points(one, seeds=1, epochs=None))
+    assert score_table(asked)["test_accuracy"].tolist() == [70.0]
+    longer = replace(every, config=confirm_points(one, seeds=1, epochs=9))
+    assert score_table(longer).empty
+
+
+def test_like_is_compared_with_like_whatever_was_searched_for() -> None:
+    ledger = blank_ledger(tiny_study(objectives={"val_loss": "minimize"}, budget={"trials": 1}))
+    number, assignment = ledger.ask() or pytest.fail("no trial")
+    ledger.tell(number, fake_row(assignment, 1, val_loss=0.3, val_accuracy=88.0))
+    search = study_result(ledger.snapshot())
+    config = confirm_front(search.config, [search.config_of(number)], seeds=1, epochs=None)
+    (row,) = confirmed_table(search, trained(config, [85.0])).to_dict("records")
+    assert (row["val_accuracy"], row["test_accuracy"], row["drop"]) == (88.0, 85.0, 3.0)
 
 
 def test_members_of_a_front_stand_beside_what_was_confirmed() -> None:

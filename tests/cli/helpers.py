@@ -82,9 +82,15 @@ def playing_driver(status: str = "done") -> Callable[..., Outcome]:
     """Stands in for `run_study`: no Ray, and no training."""
 
     def run_study(
-        config: StudyConfig, listeners: Sequence[StudyListener] = (), *, resume: bool = False
+        config: StudyConfig,
+        listeners: Sequence[StudyListener] = (),
+        *,
+        resume: bool = False,
+        retry_failed: bool = False,
     ) -> Outcome:
         ledger = opened(config)
+        if retry_failed:
+            ledger.retry_failed()
         sessions = [dict(SESSION)]
         for listener in listeners:
             listener.on_start(ledger.snapshot(sessions))

@@ -1,16 +1,25 @@
 """Studies with real Ray and real Optuna storage."""
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
+from ray import cloudpickle
 
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import ConfigError, InputError
 from slb_autotune.search.cluster import start_ray
-from slb_autotune.search.driver import RungScheduler, StudySearcher, StudyStopper, run_study
+from slb_autotune.search.driver import (
+    RungScheduler,
+    StudySearcher,
+    StudyStopper,
+    placement,
+    run_study,
+)
 from slb_autotune.search.ledger import StudyStopped
 from slb_autotune.search.records import Outcome, Record, StudyListener, StudySnapshot
 from slb_autotune.search.storage import StudyFolder, open_ledger, read_ledger
@@ -153,7 +162,7 @@ def test_a_finished_study_can_be_given_more(finished: Outcome, continued: StudyS
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> StudySnapshot:
-    """Seven listed points, one after the other: four that train and three that do not."""
+    """Six listed points, one after the other: three that train and three that do not."""
     folder = tmp_path_factory.mktemp("runs")
     again = {"weight_bits": 4, "seed": 3}
     killer = {
@@ -161,7 +170,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> StudySnapshot:
         "options": {"marker": str(folder / "killed")},
     }
     points = [
-        *(again, {"weight_bits": 1}, {"activation_bits": 2}, again),
+        *(again, {"weight_bits": 1}, {"activation_bits": 2}),
         {"optimizer.lr": 1e30, "lr_schedule.name": "constant"},
         {"network.name": "tests.search.networks:broken"},
         {"network": killer},
@@ -177,11 +186,6 @@ def test_a_trial_has_the_same_numbers_alone_after_another_and_from_train(
         alone = train(record.config).metrics
         for name in ("val_accuracy", "val_loss", "train_loss", "quantization_gap", "size_bytes"):
             assert record.metrics[name] == alone[name], name
-    # What was trained before is not trained again, and is marked.
-    repeated = listed.records[3]
-    assert (repeated.status, repeated.reused_from) == ("reused", 0)
-    assert repeated.metrics == listed.records[0].metrics
-    assert not listed.trial_folder(3).exists()
 
 
 def test_trials_that_lag_behind_are_stopped_and_pruned(tmp_path: Path) -> None:
@@ -208,12 +212,12 @@ class TestFailures:
     def test_a_failing_trial_is_recorded_and_a_killed_worker_tried_again(
         self, listed: StudySnapshot
     ) -> None:
-        statuses = [listed.records[n].status for n in range(7)]
-        assert statuses == ["done"] * 3 + ["reused", "failed", "failed", "done"]
-        assert Path(listed.records[6].config.network.options["marker"]).exists()
-        assert "the loss became nan in epoch 1" in listed.records[4].reason
-        assert listed.records[5].reason == 'KeyError: "a bug of the user\'s"'
-        assert "in forward" in (listed.trial_folder(5) / "error.txt").read_text()
+        statuses = [listed.records[n].status for n in range(6)]
+        assert statuses == ["done"] * 3 + ["failed", "failed", "done"]
+        assert Path(listed.records[5].config.network.options["marker"]).exists()
+        assert "the loss became nan in epoch 1" in listed.records[3].reason
+        assert listed.records[4].reason == 'KeyError: "a bug of the user\'s"'
+        assert "in forward" in (listed.trial_folder(4) / "error.txt").read_text()
 
     def test_the_same_failure_again_and_again_stops_the_study(self, tmp_path: Path) -> None:
         trial = {"network": {"name": "tests.search.networks:broken", "width": 4}}
@@ -222,6 +226,36 @@ class TestFailures:
             run_study(config)
         files = StudyFolder(tmp_path, "s")
         assert len(open_ledger(config, files).records) < 10
+
+
+def test_a_study_without_a_single_success_fails(tmp_path: Path) -> None:
+    points = [
+        {"network": {"name": "tests.search.networks:broken", "width": 4}},
+        {"optimizer.lr": 1e30, "lr_schedule.name": "constant"},
+    ]
+    with pytest.raises(StudyStopped, match="no trial succeeded: 2 failed, the first: KeyError"):
+        run_study(study(tmp_path, points=points))
+
+
+def test_a_study_that_is_refused_leaves_its_name_free(tmp_path: Path) -> None:
+    config = study(tmp_path, warm_start={"study": "nosuch"})
+    with pytest.raises(InputError, match="there is no study 'nosuch'"):
+        run_study(config)
+    assert not StudyFolder(tmp_path, "s").path.exists()
+
+
+def test_what_a_worker_is_sent_needs_nothing_of_the_driver() -> None:
+    """In a process that can import neither torch nor anything of ours, it still unpickles."""
+    sent = cloudpickle.dumps(placement(2.0))
+    code = """
+import pickle, sys
+for name in ("torch", "torchvision", "optuna", "slb_autotune"):
+    sys.modules[name] = None
+print(pickle.loads(sys.stdin.buffer.read())({"gpus": 0.5}).required_resources)
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, input=sent, capture_output=True, timeout=100, check=False)
+    assert ended.stdout.decode().strip() == "{'CPU': 2.0, 'GPU': 0.5}", ended.stderr.decode()
 
 
 def test_what_ray_pickles_holds_no_storage(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ results = st.lists(
 @given(results)
 def test_ranks_go_by_the_rounds_of_the_definition(values: list[list[float]]) -> None:
     found = ranks(values, ACCURACY_SIZE)
-    assert sorted(found) == list(range(len(values)))
+    assert all(found[i] == sum(found < found[i]) for i in range(len(values)))
     by_rank = [slow_rounds(values, ACCURACY_SIZE)[i] for i in np.argsort(found)]
     assert by_rank == sorted(by_rank)
 
@@ -157,6 +157,16 @@ def test_with_equal_sizes_it_is_plain_successive_halving(scores: list[int], keep
 
 
 @few
+@given(results, st.randoms(use_true_random=False))
+def test_ranks_do_not_depend_on_the_order_of_arrival(values: list[list[float]], random) -> None:
+    order = list(range(len(values)))
+    random.shuffle(order)
+    shuffled = ranks([values[i] for i in order], ACCURACY_SIZE)
+    found = ranks(values, ACCURACY_SIZE)
+    assert [found[i] for i in order] == list(shuffled)
+
+
+@few
 @given(results, st.sampled_from([0.1, 0.5, 0.9]))
 def test_deficits_are_shares_that_are_zero_for_those_kept(
     values: list[list[float]], keep: float
@@ -165,7 +175,8 @@ def test_deficits_are_shares_that_are_zero_for_those_kept(
     found = [rank_deficit(values, i, ACCURACY_SIZE, stopping) for i in range(len(values))]
     assert all(0 <= d < 1 for d in found)
     kept = len(values) if len(values) < 2 else max(1, math.ceil(keep * len(values)))
-    assert sum(missing == 0 for missing in found) == kept
+    # Equal results are kept together, so there may be more.
+    assert sum(missing == 0 for missing in found) >= kept
 
 
 def test_below_the_minimum_no_one_is_stopped() -> None:

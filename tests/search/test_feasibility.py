@@ -28,6 +28,13 @@ def test_costs_and_bits_are_those_of_the_network() -> None:
     assert (checked.violations, checked.reason) == ({}, "")
 
 
+def test_costs_are_those_of_a_point_s_own_data_set() -> None:
+    found = feasibility()
+    other = found.base.updated({"data.name": "cifar10", "data.train_images": None})
+    assert found.check(other).costs == estimate(other, data.info(other.data)).metrics()
+    assert found.check(other).costs != found.check(found.base).costs
+
+
 def test_a_float_network_has_no_bits() -> None:
     found = feasibility()
     assert found.check(found.base.updated({"method": "float"})).bits == {}
@@ -71,6 +78,11 @@ def test_an_objective_that_nothing_measures_is_refused() -> None:
         ConfigError, match=r"val_accuracy is asked for, but data\.val_fraction is 0"
     ):
         check_study(study)
+
+
+def test_costs_need_no_device() -> None:
+    found = feasibility(trial={**TINY, "device": "cuda"})
+    assert found.float_costs["size_bytes"] > 0
 
 
 def test_trials_at_once_are_as_asked_or_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,13 @@ import pytest
 from optuna.samplers._tpe.sampler import _split_trials
 from optuna.trial import FrozenTrial, TrialState
 
+from slb_autotune import data
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
-from slb_autotune.cost import estimate
+from slb_autotune.cost import Cost, estimate
 from slb_autotune.errors import InputError
 from slb_autotune.search.attributes import numbers_of
+from slb_autotune.search.budget import common_failure, exhausted
 from slb_autotune.search.ledger import Ledger, StudyStopped
 from slb_autotune.search.records import Record
 from slb_autotune.search.storage import StudyFolder, blank_ledger, open_ledger
@@ -44,6 +46,10 @@ def on_disk(folder: Path, **changes: Any) -> Ledger:
     files = StudyFolder(folder, config.name)
     files.path.mkdir(parents=True, exist_ok=True)
     return open_ledger(config, files)
+
+
+def cost_of(ledger: Ledger, config: TrialConfig) -> Cost:
+    return ledger.feasibility.costs_of(config).cost(config)
 
 
 def trials_of(ledger: Ledger) -> list[FrozenTrial]:
@@ -76,7 +82,7 @@ def test_an_assignment_has_all_that_a_worker_needs(tmp_path: Path) -> None:
     assert assignment.attempt == 1
     assert not assignment.test
     config = TrialConfig.from_mapping(assignment.config)
-    assert assignment.costs == estimate(config, ledger.feasibility.costs.info).metrics()
+    assert assignment.costs == estimate(config, data.info(config.data)).metrics()
     assert ledger.space.config(ledger.records[number].params) == config
     assert ledger.records[number].status == "running"
 
@@ -90,7 +96,7 @@ def test_infeasible_draws_are_pruned_with_what_they_break_and_do_not_count() -> 
     assert not {t.number for t in refused} & ledger.records.keys()
     for trial in refused:
         assert trial.state == TrialState.PRUNED
-        size = ledger.feasibility.costs.cost(ledger.space.config(trial.params)).size_bytes
+        size = cost_of(ledger, ledger.space.config(trial.params)).size_bytes
         assert trial.constraints == {"size_bytes <= 4500": pytest.approx(size / 4500 - 1)}
         assert trial.user_attrs["reason"] == f"size_bytes is {size}, above 4500"
 
@@ -105,9 +111,7 @@ def test_no_infeasible_configuration_is_ever_issued(sampler: str) -> None:
     play(ledger)
     assert ledger.infeasible > 0
     for record in ledger.records.values():
-        cost = ledger.feasibility.costs.cost(
-            record.config
-        )  # equal to the estimate: see test_space
+        cost = cost_of(ledger, record.config)  # equal to the estimate: see test_space
         assert cost.size_bytes <= 4500
         assert cost.bitops <= 40e6
         assert cost.average_weight_bits >= 1.05
@@ -122,7 +126,7 @@ def test_tpe_learns_where_the_feasible_configurations_are() -> None:
     ledger = in_memory(space=space, constraints=["size_bytes <= 7000"], budget={"trials": 30})
     random = np.random.default_rng(0)
     draws = [ledger.space.config(ledger.space.draw(random)) for _ in range(400)]
-    blind = np.mean([ledger.feasibility.costs.cost(config).size_bytes <= 7000 for config in draws])
+    blind = np.mean([cost_of(ledger, config).size_bytes <= 7000 for config in draws])
     play(ledger)
     last = [t.user_attrs["status"] for t in trials_of(ledger)[-40:]]
     assert blind < 0.1
@@ -146,8 +150,76 @@ def test_a_study_whose_draws_are_all_infeasible_stops_and_says_why(
 ) -> None:
     monkeypatch.setattr("slb_autotune.search.ledger.MAX_INFEASIBLE_DRAWS", 60)
     ledger = in_memory(constraints=["size_bytes <= 3 kB"], sampler="random")
-    with pytest.raises(StudyStopped, match="the first 60 draws are all infeasible; the last: "):
+    with pytest.raises(StudyStopped, match="the last 60 draws are all infeasible; the last: "):
         ledger.ask()
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_drawing_is_bounded_before_and_after_the_first_trial(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slb_autotune.search.ledger.MAX_INFEASIBLE_DRAWS", 30)
+    ledger = in_memory(sampler="random", warm_start={})
+    play(ledger, most=before)
+    monkeypatch.setattr(ledger.feasibility, "memory", 1)  # nothing fits any more
+    if before:
+        assert ledger.ask() is None
+    else:
+        with pytest.raises(StudyStopped):
+            ledger.ask()
+    assert ledger.note.startswith("the last 30 draws are all infeasible; the last: training needs")
+    assert ledger.infeasible == 30
+
+
+def test_drawing_ends_when_the_study_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = in_memory(sampler="random")
+    monkeypatch.setattr(ledger.feasibility, "memory", 1)
+    calls = iter([False] * 5 + [True])
+    assert ledger.ask(lambda: next(calls)) is None
+    assert ledger.infeasible == 5
+
+
+def test_an_exhausted_space_says_so() -> None:
+    ledger = in_memory(
+        space={"weight_bits": [1, 2]}, budget={"trials": None, "epochs": 1000}, sampler="random"
+    )
+    play(ledger)
+    assert ledger.note == "the last 200 draws repeat trials: the space is exhausted"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_failed_trials_are_trained_again_when_asked(tmp_path: Path, listed: bool) -> None:
+    points = {"space": {}, "points": [{"T_e": 5.0}, {"T_e": 6.0}]} if listed else {}
+    ledger = on_disk(tmp_path, budget={"trials": 2}, **points)
+    number, _ = ledger.ask() or pytest.fail("no trial")
+    failed = ledger.records[number].config
+    ledger.tell_failed(number, "no such file")
+    play(ledger)
+    again = on_disk(tmp_path, budget={"trials": 2}, **points)
+    assert again.ask() is None
+    assert again.retry_failed() == [number]
+    (new,) = play(again)
+    assert again.records[new].config == failed
+    assert {record.status for record in again.records.values()} == {"done"}
+    opened = on_disk(tmp_path, budget={"trials": 2}, **points)
+    assert opened.records == again.records
+    assert opened.retry_failed() == []
+
+
+def test_a_rung_compares_equal_budgets() -> None:
+    ledger = in_memory(
+        early_stopping=STOPPING,
+        space={},
+        points=[{"epochs": 8, "T_e": float(i + 1)} for i in range(4)] + [{"epochs": 4}],
+    )
+    for accuracy in (90.0, 91.0, 92.0, 93.0):
+        number, assignment = ledger.ask() or pytest.fail("no trial")
+        row = fake_row(assignment, 4, status="rung", val_accuracy=accuracy)
+        ledger.tell_rung(number, 0, row)
+    number, assignment = ledger.ask() or pytest.fail("no trial")
+    # Behind all of them, but with half of their epochs.
+    row = fake_row(assignment, 2, status="rung", val_accuracy=10.0)
+    assert ledger.tell_rung(number, 0, row)
 
 
 def test_the_same_configuration_is_trained_once_and_its_result_reused() -> None:
@@ -168,14 +240,23 @@ def test_the_same_configuration_is_trained_once_and_its_result_reused() -> None:
     assert {record.status for record in ledger.snapshot().front()} == {"done"}
 
 
-def test_points_are_taken_in_order_and_then_there_is_nothing_left() -> None:
+def test_points_are_taken_in_order_each_once_and_then_there_is_nothing_left() -> None:
     points = [{"weight_bits": 4, "T_e": 5.0}, {"weight_bits": 1}, {"lr": 0.2}, {"weight_bits": 1}]
     ledger = in_memory(space={}, points=points)
     base = TrialConfig.from_mapping(TINY)
     assert play(ledger) == [0, 1, 2]
-    assert [r.config for r in ledger.records.values()] == [base.updated(p) for p in points]
-    assert [r.status for r in ledger.records.values()] == ["done", "done", "done", "reused"]
+    assert [r.config for r in ledger.records.values()] == [base.updated(p) for p in points[:3]]
+    assert {r.status for r in ledger.records.values()} == {"done"}
     assert ledger.ask() is None
+
+
+def test_a_listed_point_is_known_by_its_configuration_not_by_its_position(tmp_path: Path) -> None:
+    """Asked for other points, a study trains what is missing of them."""
+    first = on_disk(tmp_path, space={}, points=[{"weight_bits": 1}, {"weight_bits": 2}])
+    assert play(first) == [0, 1]
+    other = on_disk(tmp_path, space={}, points=[{"weight_bits": 4}, {"weight_bits": 2}])
+    assert play(other) == [2]
+    assert [r.config.weight_bits for r in other.records.values()] == [1, 2, 4]
 
 
 def test_a_list_of_points_is_not_cut_by_the_default_number_of_trials() -> None:
@@ -336,7 +417,7 @@ def test_what_was_stopped_or_infeasible_is_never_among_tpe_s_good(objectives: di
 def test_the_budget_of_trials() -> None:
     ledger = in_memory(budget={"trials": 3})
     assert play(ledger) == [0, 1, 2]
-    assert ledger.exhausted()
+    assert exhausted(ledger.snapshot())
 
 
 def test_running_trials_count_towards_the_budget() -> None:
@@ -362,20 +443,21 @@ def test_a_failed_trial_spends_its_epochs() -> None:
     failed = {"status": "failed", "reason": "nan", "rung": 0, "trial_epochs": 5}
     ledger.tell(found[0], failed)
     assert ledger.snapshot().epochs_spent() == 5
-    assert ledger.exhausted()
+    assert exhausted(ledger.snapshot())
 
 
 def test_patience_ends_a_study_whose_hypervolume_does_not_grow() -> None:
     grow = [(10.0, 1), (20.0, 1), (30.0, 1), (40.0, 1)]
-    assert not run_points(grow, budget={"patience": 2}).exhausted()
+    assert not exhausted(run_points(grow, budget={"patience": 2}).snapshot())
     ledger = run_points([*grow, (39.0, 1)], budget={"patience": 2})
-    assert not ledger.exhausted()
+    assert not exhausted(ledger.snapshot())
     ledger = run_points([*grow, (39.0, 1), (38.0, 1)], budget={"patience": 2})
-    assert ledger.exhausted()
+    assert exhausted(ledger.snapshot())
     # 40.02 is a twentieth of a percent more than 40.
     tail = [(39.0, 1), (40.02, 1)]
-    assert run_points([*grow, *tail], budget={"patience": 2}).exhausted()
-    assert not run_points([*grow, *tail], budget={"patience": 2, "growth": 0.0001}).exhausted()
+    assert exhausted(run_points([*grow, *tail], budget={"patience": 2}).snapshot())
+    patient = run_points([*grow, *tail], budget={"patience": 2, "growth": 0.0001})
+    assert not exhausted(patient.snapshot())
 
 
 def test_a_space_that_was_tried_whole_ends_a_study_without_a_number_of_trials() -> None:
@@ -405,19 +487,19 @@ def fail_with(ledger: Ledger, *reasons: str) -> None:
 def test_three_equal_failures_are_a_common_one() -> None:
     ledger = in_memory()
     fail_with(ledger, "no such file", "no such file")
-    assert ledger.common_failure() == ""
+    assert common_failure(ledger.snapshot()) == ""
     fail_with(ledger, "no such file")
-    assert ledger.common_failure() == "no such file"
+    assert common_failure(ledger.snapshot()) == "no such file"
 
 
 def test_different_failures_or_a_result_are_no_common_failure() -> None:
     ledger = in_memory()
     fail_with(ledger, "a", "a", "b")
-    assert ledger.common_failure() == ""
+    assert common_failure(ledger.snapshot()) == ""
     ledger = in_memory()
     play(ledger, most=1)
     fail_with(ledger, "a", "a", "a")
-    assert ledger.common_failure() == ""
+    assert common_failure(ledger.snapshot()) == ""
 
 
 # -- what is known -----------------------------------------------------------------------------
@@ -469,9 +551,9 @@ def test_a_constraint_on_what_was_learned_filters_the_front() -> None:
 
 
 def test_a_constraint_on_a_metric_that_a_trial_lacks_is_violated() -> None:
-    ledger = run_points([(95.0, 1)], constraints=["val_psnr >= 30"])
+    ledger = run_points([(95.0, 1)], constraints=["val_accuracy_top5 >= 30"])
     assert ledger.snapshot().results() == []
-    assert trials_of(ledger)[0].constraints["val_psnr >= 30"] == 1.0
+    assert trials_of(ledger)[0].constraints["val_accuracy_top5 >= 30"] == 1.0
 
 
 # -- killed and opened again -------------------------------------------------------------------

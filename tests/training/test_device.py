@@ -95,12 +95,12 @@ def test_no_other_precision_is_refused():
 @pytest.mark.parametrize(
     ("host", "container", "expected"),
     [
-        ("MemTotal: 900 kB\nMemAvailable: 100 kB\n", ("50000", "20000"), 30_000),
+        ("MemTotal: 900 kB\nMemAvailable: 100 kB\n", ("50000", "20000"), 35_000),
         ("MemTotal: 900 kB\nMemAvailable: 20 kB\n", ("50000", "20000"), 20 * 1024),
         ("MemAvailable: 100 kB\n", ("max", "20000"), 100 * 1024),
         ("MemAvailable: 100 kB\n", None, 100 * 1024),
-        ("MemTotal: 900 kB\n", ("50000", "20000"), 30_000),
-        (None, ("50000", "20000"), 30_000),
+        ("MemTotal: 900 kB\n", ("50000", "20000"), 35_000),
+        (None, ("50000", "20000"), 35_000),
         (None, None, None),
     ],
 )
@@ -114,4 +114,6 @@ def test_free_memory_is_the_lesser_of_host_and_container(
     if container is not None:
         for name, value in zip(("memory.max", "memory.current"), container, strict=True):
             (tmp_path / name).write_text(f"{value}\n")
+        # The page cache that can give way is free.
+        (tmp_path / "memory.stat").write_text("anon 9000\ninactive_file 5000\nslab 3\n")
     assert free_memory(CPU) == expected

@@ -4,12 +4,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from slb_autotune import data
 from slb_autotune.errors import CheckpointError
-from slb_autotune.training.evaluation import describe_layers, evaluate, load_run, task_loss
+from slb_autotune.training import loop
+from slb_autotune.training.evaluation import (
+    describe_layers,
+    evaluate,
+    evaluation_precision,
+    load_run,
+    task_loss,
+)
 from slb_autotune.training.loop import Trial, train
 from slb_autotune.training.run_folder import RunFolder
+from tests.builders import tiny_config
 from tests.training.configs import photos, small
 
 CPU = torch.device("cpu")
@@ -19,7 +28,7 @@ def test_mean_squared_error_is_that_of_the_residual() -> None:
     config = photos()
     info = data.info(config.data)
     x, residual, y = torch.rand(3, 4, 1, 5, 5)
-    assert task_loss(x + residual, y, config, info) == pytest.approx(
+    assert task_loss(x + residual, y, info) == pytest.approx(
         float((residual - (y - x)).square().mean())
     )
 
@@ -84,3 +93,50 @@ def test_layers_are_described_by_cost_and_hardening(tmp_path: Path) -> None:
     assert low_bit.sum() == 6
     assert table.loc[low_bit, "quantization_gap"].between(0, 1).all()
     assert table.loc[~low_bit, "quantization_gap"].isna().all()
+
+
+def test_the_validation_loss_has_no_label_smoothing() -> None:
+    plain, smooth = (
+        train(tiny_config(method="float", lr=1e-12, **{"label_smoothing": s})).metrics
+        for s in (0.0, 0.5)
+    )
+    # With so small a learning rate both are the same network.
+    assert smooth["val_loss"] == pytest.approx(plain["val_loss"], abs=1e-4)
+    assert abs(smooth["train_loss"] - plain["train_loss"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("amp", "device", "expected"),
+    [
+        ("off", "cpu", "off"),
+        ("bf16", "cpu", "bf16"),
+        ("fp16", "cpu", "off"),
+        ("fp16", "cuda", "fp16"),
+    ],
+)
+def test_a_run_is_evaluated_in_its_own_precision_where_the_device_has_it(
+    amp: str, device: str, expected: str
+) -> None:
+    assert evaluation_precision(tiny_config(amp=amp), torch.device(device)) == expected
+
+
+@pytest.mark.parametrize("val_fraction", [0.0, 0.2])
+def test_measuring_changes_nothing_in_the_network(
+    val_fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LQ-Net's basis moves in train mode whenever its weight is computed."""
+    modes = []
+    diagnostics = loop.layer_diagnostics
+
+    def watched(network: nn.Module, codes: object) -> object:
+        modes.append(network.training)
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        found = diagnostics(network, codes)
+        after = network.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        return found
+
+    monkeypatch.setattr(loop, "layer_diagnostics", watched)
+    changes = {"method": "lqnet", "weight_bits": 2, "data.val_fraction": val_fraction}
+    train(tiny_config(**changes))
+    assert modes == [False]
