@@ -55,7 +55,9 @@ def train(
         ),
     ] = None,
     activation_bits: Annotated[str | None, typer.Option(help="The same for activations.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="linear, sin, exp or cosine.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="How T rises: see `list schedules`.")
+    ] = None,
     t_s: Annotated[float | None, typer.Option("--T-s", help="T at the start.")] = None,
     t_e: Annotated[float | None, typer.Option("--T-e", help="T at the end.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,

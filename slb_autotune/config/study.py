@@ -208,6 +208,13 @@ def parse_constraint(text: str) -> Constraint:
 def _check_metric(metric: str, *, test: bool = False) -> None:
     """A search never sees the test set; only a confirmation does."""
     known = [m.name for m in METRICS.values() if m.searchable or (test and m.stage == "test")]
+    if metric not in known and metric in METRICS:
+        raise ConfigError(
+            f"{metric} cannot be searched for",
+            "a search never sees the test set; `slb-autotune confirm` measures it."
+            if METRICS[metric].stage == "test"
+            else nearest(metric, known),
+        )
     if metric not in known:
         raise ConfigError(f"unknown metric {metric!r}", nearest(metric, known))
 

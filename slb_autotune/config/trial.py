@@ -101,7 +101,7 @@ class TemperatureConfig(Section):
     The default T_e is 1000: in short runs T_e = 10 leaves most weights far from one-hot.
     """
 
-    schedule: str = Field("exp", description="linear, sin, exp or cosine")
+    schedule: str = Field("exp", description=f"how T rises: {', '.join(SCHEDULES)}")
     T_s: float = Field(0.01, gt=0.0, le=1e9, description="T at the start")
     T_e: float = Field(1000.0, gt=0.0, le=1e9, description="T at the end")
     flat_until: Fraction = Field(0.0, description="T stays T_s before this share of training")
