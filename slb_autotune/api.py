@@ -190,8 +190,9 @@ class Study:
         )
 
     def _last_run(self) -> Study:
-        """The study as it was last run."""
-        return Study.load(self.config.name, runs=self.runs)
+        """The study as it was last run, wherever its folder is now."""
+        config = StudyConfig.from_file(find_study(self.runs, self.config.name) / "study.yaml")
+        return Study(_changed(config, "storage", {"folder": str(self.runs)}))
 
     def _session(
         self, view: StudyListener | None, *, resume: bool, retry_failed: bool = False

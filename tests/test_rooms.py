@@ -12,7 +12,7 @@ import slb_autotune
 
 PACKAGE = Path(slb_autotune.__file__).parent
 
-# The rooms of the blueprint, also those that are yet to be built.
+# From the first to the last.
 ROOMS = [
     "version",
     "errors",

@@ -187,7 +187,7 @@ def best_schedules(runs: pd.DataFrame) -> list[Run]:
 
 
 def _best(runs: list[Run], metric: str) -> Run:
-    sign = -1.0 if METRICS[metric].direction == "maximize" else 1.0
+    sign = METRICS[metric].sign
     return min(runs, key=lambda run: sign * run[metric])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -239,7 +238,9 @@ def save_result(result: StudyResult, folder: Path, prefix: str = "") -> list[Pat
     config.pop("storage", None)
     content = {
         "format": FORMAT,
-        "study": config | {"trial": _without_root(config.get("trial", {}))},
+        "study": config
+        | {"trial": _without_root(config.get("trial", {}))}
+        | {"points": [_without_root(point) for point in config.get("points", ())]},
         "reference": list(result.reference),
         "hypervolume": result.hypervolume,
         "infeasible": result.infeasible,
@@ -286,18 +287,23 @@ def load_result(
 
 
 def current_result(runs: Path, name: str) -> StudyResult:
-    """A study's result: as saved where nothing was added since, else from Optuna's storage."""
+    """A study's result: as saved where nothing was added since, else from Optuna's storage.
+
+    Only the driver saves, while it holds the study: a reader might save what is outdated already.
+    Where the storage is unavailable, as in a copy without it, what was saved last counts.
+    """
     folder = find_study(runs, name)
     saved = folder / FOLDER
-    if _is_current(folder, saved):
-        config = StudyConfig.from_file(folder / "study.yaml")
-        return replace(load_result(saved, study_folder=folder), config=config)
-    from slb_autotune.search.storage import read_study
+    if not _is_current(folder, saved):
+        from slb_autotune.search.storage import read_study
 
-    result = study_result(read_study(runs, name))
-    with suppress(OSError):  # a folder that cannot be written can be read all the same
-        save_result(result, saved)
-    return result
+        try:
+            return study_result(read_study(runs, name))
+        except InputError:
+            if not (saved / "study.json").exists():
+                raise
+    config = StudyConfig.from_file(folder / "study.yaml")
+    return replace(load_result(saved, study_folder=folder), config=config)
 
 
 def _is_current(folder: Path, saved: Path) -> bool:

@@ -108,7 +108,8 @@ def read_epochs(path: Path) -> pd.DataFrame:
 def _read(path: Path, columns: dict[str, str]) -> pd.DataFrame:
     texts = {name: str for name, dtype in columns.items() if dtype == "str"}
     try:
-        frame = pd.read_csv(path, dtype=texts)
+        # A study may be called null, and a reason may be NA: only an empty cell has no value.
+        frame = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
         unknown = [str(name) for name in frame.columns if name not in columns]
         if not unknown:
             return typed(frame, columns)

@@ -22,7 +22,7 @@ import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from slb_autotune.analysis.tables import read_epochs, read_runs
-from slb_autotune.config.metrics import Direction
+from slb_autotune.config.metrics import COST, METRICS, Objectives, quality_metric
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.errors import DataError
 from slb_autotune.pareto import front, hypervolume
@@ -31,8 +31,8 @@ from slb_autotune.search.warm_start import enqueue_first_trials
 
 SHARE = 0.95
 MOST_TIMES = 2  # what the whole space costs
-METRICS = ("val_accuracy", "size_bytes")
-DIRECTIONS: list[Direction] = ["maximize", "minimize"]
+QUALITY = quality_metric(super_resolution=False)
+OBJECTIVES = Objectives.of({name: METRICS[name].direction for name in (QUALITY, COST)})
 
 Params = Mapping[str, Any]
 
@@ -64,14 +64,14 @@ class Truth:
             if rung != last
         }
         values = np.array([self.result(trial) for trial in self.keys.values()])
-        members = values[front(values, DIRECTIONS)]
+        members = values[front(values, OBJECTIVES.directions)]
         # Not the reference point of a study's hypervolume, from which every search would have
         # 95 % at once: here, less accurate than all of the front, or larger than all networks, is
         # worth nothing; a tenth of the front's span is added so that its own ends count.
         span = members.max(axis=0) - members.min(axis=0)
         self.reference = [members[:, 0].min() - span[0] / 10, values[:, 1].max() + span[1] / 10]
         self.members = members
-        self.volume = hypervolume(members, self.reference, DIRECTIONS)
+        self.volume = hypervolume(members, self.reference, OBJECTIVES.directions)
 
     @classmethod
     def read(cls, folder: Path) -> Truth:
@@ -100,7 +100,11 @@ class Truth:
 
     def reached(self, results: list[tuple[float, float]]) -> float:
         """The share of the true hypervolume that these results have."""
-        return hypervolume(results, self.reference, DIRECTIONS) / self.volume if results else 0.0
+        return (
+            hypervolume(results, self.reference, OBJECTIVES.directions) / self.volume
+            if results
+            else 0.0
+        )
 
 
 def _curves(epochs: pd.DataFrame) -> dict[int, dict[int, float]]:
@@ -133,7 +137,7 @@ def ours(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
             # A rung of the same run continues the one before; a compressed one starts again.
             spent += until - (done[1] if done[0] == run else 0)
             done = (run, until)
-            row = {METRICS[0]: truth.at(trial, until, run), METRICS[1]: truth.size[trial]}
+            row = {QUALITY: truth.at(trial, until, run), COST: truth.size[trial]}
             row |= {"trial_epochs": spent - before}
             if phase.final:
                 result = truth.result(trial)
@@ -152,7 +156,7 @@ def plain_optuna_search(truth: Truth, config: StudyConfig, seed: int) -> Iterato
     space: dict[str, BaseDistribution] = {
         plain: distributions(config)[name] for plain, name in names.items()
     }
-    searcher = OptunaSearch(space, metric=list(METRICS), mode=["max", "min"], seed=seed)
+    searcher = OptunaSearch(space, metric=list(OBJECTIVES.metrics), mode=["max", "min"], seed=seed)
 
     def ask(number: int) -> Params:
         found = searcher.suggest(str(number)) or {}
@@ -170,7 +174,7 @@ def optuna_sampler(
     """A sampler of Optuna's, every trial at the full budget."""
 
     def search(truth: Truth, config: StudyConfig, seed: int) -> Iterator[Spent]:
-        study = optuna.create_study(directions=DIRECTIONS, sampler=build(seed))
+        study = optuna.create_study(directions=OBJECTIVES.directions, sampler=build(seed))
         space: dict[str, BaseDistribution] = {**distributions(config)}
         asked: dict[int, optuna.Trial] = {}
 
@@ -255,7 +259,7 @@ def rung_correlations(truth: Truth) -> pd.DataFrame:
     """How well a small budget predicts the end, for both ways to spend it."""
     from slb_autotune.analysis.budgets import budget_correlations
 
-    table = budget_correlations(truth.table, METRICS[0], truth.epochs)
+    table = budget_correlations(truth.table, QUALITY, truth.epochs)
     both = table[table["epochs"].isin(list(truth.compressed))]
     return both.sort_values("epochs", kind="stable", ignore_index=True)
 

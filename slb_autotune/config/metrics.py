@@ -48,6 +48,16 @@ class Metric:
         return self.stage == "before"
 
     @property
+    def sign(self) -> float:
+        """-1 where more is better and 1 where less is: times the sign, smaller is better."""
+        return -1.0 if self.direction == "maximize" else 1.0
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether it is measured on the validation part."""
+        return self.name.startswith("val_")
+
+    @property
     def axis_label(self) -> str:
         """`size (kB)`."""
         return f"{self.label} ({self.unit})" if self.unit else self.label

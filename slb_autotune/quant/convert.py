@@ -180,7 +180,7 @@ def _candidates(
     found = [
         (names[layer], layer)
         for layer in seen.layers
-        if isinstance(layer, kinds) and layer is not first
+        if isinstance(layer, kinds) and not isinstance(layer, LowBitLayer) and layer is not first
     ]
     kept = getattr(network, "keep_float", ()) if keep_float is None else keep_float
     for pattern in kept:

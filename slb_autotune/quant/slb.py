@@ -86,12 +86,19 @@ class SLBLayer(LowBitLayer, Annealed):
 
     @property
     def temperature(self) -> float:
-        """T, the inverse temperature."""
-        return self._temperature
+        """T, the inverse temperature: that of the buffer, which copies of a network may set."""
+        if self.T is None or self.T.is_meta:
+            return self._temperature
+        T = float(self.T)
+        # The digits that were given, where the buffer holds them as far as its precision goes.
+        same = float(torch.tensor(self._temperature, dtype=self.T.dtype)) == T
+        return self._temperature if same else T
 
     @temperature.setter
     def temperature(self, T: float) -> None:
         self._temperature = float(T)
+        if self.T.is_inference():  # of a copy under inference mode, which cannot be changed
+            self.T = torch.full_like(self.T, T)
         self.T.fill_(T)
 
     @property
@@ -145,6 +152,7 @@ class SLBLayer(LowBitLayer, Annealed):
                 return fn(tensor)
             return fn(tensor.flatten(0, 1)).contiguous().unflatten(0, tensor.shape[:2])
 
+        self._temperature = self.temperature  # before the buffer is rounded to another precision
         super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
         self._set_constants()
         return self

@@ -10,6 +10,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from slb_autotune.config.trial import TrialConfig
+from slb_autotune.errors import InputError
 from slb_autotune.search.records import Record
 
 
@@ -45,6 +46,11 @@ def record_of(trial: FrozenTrial) -> Record:
         for name, value in attributes.items()
         if name.startswith("rung/")
     }
+    if "known" not in attributes:
+        raise InputError(
+            "the study was run by an earlier version, which stored trials in another way",
+            "read it with that version, or run it again under another name.",
+        )
     known = attributes["known"]
     config = TrialConfig.from_mapping(known["config"])
     return Record(

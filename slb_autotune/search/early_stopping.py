@@ -103,7 +103,7 @@ def rank_deficit(
 def _beats(points: NDArray[np.float64], objectives: Objectives) -> NDArray[np.bool_]:
     """beats[i, j]: i is no worse than j in what training decides, better in some of it, and
     close enough in what is known before it."""
-    signs = np.where(np.array(objectives.directions) == "maximize", -1.0, 1.0)
+    signs = np.array([objectives.sign(metric) for metric in objectives.metrics])
     costs = points * signs
     known = np.array(objectives.known)
     measured = np.nan_to_num(costs[:, ~known], nan=np.inf)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slb_autotune import data
+from slb_autotune.config.metrics import METRICS
 from slb_autotune.config.study import StudyConfig
 from slb_autotune.config.trial import TrialConfig
 from slb_autotune.cost import Cost, CostModel
@@ -107,7 +108,7 @@ def check_study(config: StudyConfig) -> None:
     if config.warm_start.study is not None:
         find_study(Path(config.storage.folder), config.warm_start.study)
     wanted = [*config.goals().metrics, *(c.metric for c in constraints)]
-    validated = [metric for metric in wanted if metric.startswith("val_")]
+    validated = [metric for metric in wanted if METRICS[metric].needs_validation]
     if validated and base.data.val_fraction == 0:
         raise ConfigError(
             f"{validated[0]} is asked for, but data.val_fraction is 0: nothing is held out",

@@ -53,13 +53,15 @@ class DriverJournal(BaseJournalBackend):
 
 
 def _must_reach_disk(log: dict[str, Any]) -> bool:
-    """A new study and its attributes, a trial's status, a trial's end; all before it comes along.
+    """A study and its attributes; of a trial its status, its attempt, its rungs and its end.
 
-    Told by the fields of the line, which are the journal's file format.
+    Whatever was written before comes along. Judged by the fields of the line, which are the
+    journal's file format.
     """
-    status = "status" in log.get("user_attr", {})
+    names = log.get("user_attr", ())
+    of_trial = any(n in ("status", "attempt") or n.startswith("rung/") for n in names)
     of_study = "study_name" in log or ("study_id" in log and "user_attr" in log)
-    return status or of_study or "datetime_complete" in log
+    return of_trial or of_study or "datetime_complete" in log
 
 
 def _write(file: FileIO, content: bytes) -> int:

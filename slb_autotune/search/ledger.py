@@ -138,7 +138,6 @@ class Ledger:
                 repeated += 1
                 continue
             self._store_config(trial, config, estimate)
-            trial.set_user_attr("attempt", 1)
             trial.set_user_attr("status", "running")
             self._refresh(trial.number)
             return trial.number, self.assignment(trial.number)
@@ -259,8 +258,8 @@ class Ledger:
         if self.records[number].status != "running":
             return False
         trial = self._trial(number)
-        trial.set_user_attr(f"rung/{rung}", numbers_of(row))
         self._store_progress(trial, row)
+        trial.set_user_attr(f"rung/{rung}", numbers_of(row))
         self._refresh(number)
         if is_spared(self.config.early_stopping, self.config.seed, number):
             return True

@@ -115,6 +115,10 @@ def open_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
 def read_ledger(config: StudyConfig, files: StudyFolder) -> Ledger:
     """The ledger of a study that another process may be running: nothing in it is changed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if config.storage.optuna is None and not files.journal_path.exists():
+        raise InputError(
+            f"study {config.name!r} has no journal", "run it first, or copy it whole."
+        )
     storage = open_storage(config, files, writes=False)
     try:
         study = optuna.load_study(study_name=config.name, storage=storage)

@@ -301,7 +301,7 @@ class Losses:
             self._read()
 
     def _read(self) -> None:
-        for value in torch.stack(self.pending).double().tolist():
+        for value in torch.stack(self.pending).tolist():
             if not math.isfinite(value):
                 last = f"{self.values[-1]:.4g}" if self.values else "none in this epoch"
                 raise TrainingFailed(

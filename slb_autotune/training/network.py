@@ -43,7 +43,7 @@ def make_network(config: TrialConfig, info: data.DataInfo, device: torch.device)
 def use_memory_format(network: nn.Module, config: TrialConfig) -> None:
     """Put the parameters into the memory format of the trial, in place.
 
-    `Module.to(memory_format=...)` cannot: it refuses A, which has five dimensions.
+    Parameters alone: `Module.to(memory_format=...)` would convert buffers as well.
     """
     if config.channels_last:
         for parameter in network.parameters():

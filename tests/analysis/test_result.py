@@ -165,6 +165,8 @@ def test_results_meet_the_constraints(runs: Path) -> None:
 def test_nothing_of_this_machine_is_exported(tmp_path: Path) -> None:
     config = tiny_study(
         trial={**TINY, "data.root": "/home/me/data"},
+        space={},
+        points=[{"data": {"root": "/home/me/data"}}],
         storage={"folder": str(tmp_path / "runs"), "optuna": "postgresql://me:secret@db/s"},
     )
     result = replace(
@@ -179,7 +181,10 @@ def test_nothing_of_this_machine_is_exported(tmp_path: Path) -> None:
 def test_a_saved_result_is_used_while_nothing_was_added(runs: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(runs, tmp_path / "copy")
     first = current_result(copy, "tiny")
-    saved = copy / "studies" / "tiny" / "result" / "runs.csv"
+    folder = copy / "studies" / "tiny" / "result"
+    assert not folder.exists()  # a reader saves nothing
+    save_result(first, folder)
+    saved = folder / "runs.csv"
     saved.write_text(saved.read_text().replace(",done,", ",failed,"))
     assert len(current_result(copy, "tiny").with_status("failed")) > 0  # read from the tables
     files = StudyFolder(copy, "tiny")
@@ -191,8 +196,9 @@ def test_a_saved_result_is_used_while_nothing_was_added(runs: Path, tmp_path: Pa
 
 
 def test_a_copied_folder_is_read_without_ray_optuna_or_torch(runs: Path, tmp_path: Path) -> None:
-    current_result(runs, "tiny")
     shutil.copytree(runs, tmp_path / "elsewhere")
+    result = current_result(tmp_path / "elsewhere", "tiny")
+    save_result(result, tmp_path / "elsewhere" / "studies" / "tiny" / "result")
     code = """
 import sys
 from pathlib import Path
@@ -204,6 +210,28 @@ print(len(result.trials), *(name for name in ("ray", "optuna", "torch") if name 
     command = [sys.executable, "-c", code, str(tmp_path / "elsewhere")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     assert ended.stdout.split() == ["8"]
+
+
+def test_a_copy_without_its_storage_has_what_was_saved_last(runs: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(runs, tmp_path / "copy")
+    folder = copy / "studies" / "tiny"
+    whole = current_result(copy, "tiny")
+    save_result(whole, folder / "result")
+    (folder / "optuna.journal").unlink()
+    same(current_result(copy, "tiny"), whole)
+    assert not (folder / "optuna.journal").exists()
+    shutil.rmtree(folder / "result")
+    with pytest.raises(InputError, match="study 'tiny' has no journal"):
+        current_result(copy, "tiny")
+
+
+def test_a_study_of_an_earlier_version_is_one_sentence(tmp_path: Path) -> None:
+    ledger = on_disk(tmp_path)
+    trial = ledger.study.ask()
+    trial.set_user_attr("config", {})
+    trial.set_user_attr("status", "running")
+    with pytest.raises(InputError, match="the study was run by an earlier version"):
+        current_result(tmp_path, "tiny")
 
 
 def test_what_is_not_there_is_named(runs: Path, tmp_path: Path) -> None:

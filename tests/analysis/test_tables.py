@@ -51,6 +51,12 @@ def test_a_file_gives_back_the_table_and_the_same_bytes(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_epochs(tmp_path / "epochs.csv"), epochs)
 
 
+def test_a_text_that_reads_like_nothing_is_kept(tmp_path: Path) -> None:
+    runs = typed([{"study": "null", "trial": 1, "reason": "NA"}], RUN_COLUMNS)
+    write(runs, tmp_path / "runs.csv")
+    pd.testing.assert_frame_equal(read_runs(tmp_path / "runs.csv"), runs)
+
+
 @pytest.mark.parametrize("text", [None, "", "study,colour\ns,red\n", "study,T_e\ns,hot\n"])
 def test_a_file_that_is_no_table_is_one_sentence(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "runs.csv"

@@ -1,4 +1,4 @@
-"""A small quantised network with all that torch's tools may stumble over."""
+"""A small quantised network with all that torch's tools may trip over."""
 
 import torch
 from torch import nn

@@ -274,3 +274,29 @@ def test_other_bits_are_refused(bits: int) -> None:
 def test_groups_must_divide_the_channels() -> None:
     with pytest.raises(ConfigError, match="groups must divide the channels; got 3, 4 and 2"):
         SLBConv2d(3, 4, 1, groups=2)
+
+
+def test_a_copy_of_the_buffers_is_a_copy_of_T() -> None:
+    """As averaged models and broadcasts do."""
+    layer, other = (SLBConv2d(2, 3, 3, bits=2) for _ in range(2))
+    layer.temperature, other.temperature = 0.01, 50.0
+    with torch.no_grad():
+        layer.T.copy_(other.T)
+    assert layer.temperature == 50.0
+    assert layer.double().float().temperature == 50.0
+    assert torch.equal(layer.T, torch.tensor(50.0))
+
+
+def test_T_keeps_the_digits_it_was_given() -> None:
+    layer = SLBConv2d(2, 3, 3, bits=2)
+    layer.temperature = 0.01
+    assert layer.temperature == 0.01
+    assert torch.tensor(0.01, dtype=torch.float64) == layer.double().T
+
+
+def test_a_copy_made_under_inference_mode_takes_a_temperature() -> None:
+    layer = SLBConv2d(2, 3, 3, bits=2)
+    with torch.inference_mode():
+        other = copy.deepcopy(layer)
+    other.temperature = 7.0
+    assert other.temperature == 7.0

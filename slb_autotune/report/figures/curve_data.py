@@ -33,7 +33,7 @@ def schedule_trials(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     Those of the T_s, T_e and epochs that most schedules were tried with (of equals: the most
     runs, then the best result); the best run of each schedule where no two share them.
     """
-    sign = -1.0 if METRICS[metric].direction == "maximize" else 1.0
+    sign = METRICS[metric].sign
     known = runs[(runs["schedule"] != "") & runs["status"].isin(FINISHED)].copy()
     known["_cost"] = sign * numbers(known, metric)
     known = known[known["_cost"].notna()]

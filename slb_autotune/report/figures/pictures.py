@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike, NDArray
 
+from slb_autotune.config.metrics import METRICS
 from slb_autotune.errors import ConfigError
 from slb_autotune.report.figures.theme import (
     SIZE,
@@ -113,7 +114,7 @@ def _show(axes: Axes, array: NDArray[np.float64], look: Theme) -> None:
 
 
 def _caption(axes: Axes, title: str, psnr: float | None, look: Theme) -> None:
-    known = psnr is not None and math.isfinite(psnr)
-    name = plain(title)
-    text = f"{name}   {psnr:.2f} dB" if known else name
+    text = plain(title)
+    if psnr is not None and math.isfinite(psnr):
+        text += f"   {METRICS['test_psnr'].text(psnr, unit=True)}"
     axes.set_xlabel(text, fontsize=SMALL, color=look.ink)
