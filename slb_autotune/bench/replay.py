@@ -163,7 +163,7 @@ def plain_optuna_search(truth: Truth, config: StudyConfig, seed: int) -> Iterato
         return {names[plain]: value for plain, value in found.items()}
 
     def tell(number: int, values: tuple[float, float]) -> None:
-        searcher.on_trial_complete(str(number), dict(zip(METRICS, values, strict=True)))
+        searcher.on_trial_complete(str(number), dict(zip(OBJECTIVES.metrics, values, strict=True)))
 
     yield from _full_budget(truth, ask, tell)
 
