@@ -58,6 +58,8 @@ class Ledger:
         self.records: dict[int, Record] = {}
         self.infeasible = 0
         self.note = ""  # why no more trials are drawn, where it is not the budget
+        self._from_queue = False
+        self._rejected = ""  # why the last infeasible draw was
         self._trials: dict[int, optuna.Trial] = {}
         self._reference: tuple[float, ...] = tuple(study.user_attrs.get("reference", ()))
         retried = set(study.user_attrs.get("retried", ()))
@@ -129,7 +131,7 @@ class Ledger:
                 return None
             drawn = self._draw(trial)
             if drawn is None:
-                infeasible += 1
+                infeasible += not self._from_queue  # a queue, such as a grid, has its own end
                 continue
             config, estimate = drawn
             earlier = self._earlier_trial(config)
@@ -145,8 +147,7 @@ class Ledger:
 
     def _give_up(self, draws: int) -> None:
         """End a study that draws nothing feasible; one without any trial has failed."""
-        last = self.study.get_trials(deepcopy=False)[-1].user_attrs["reason"]
-        self.note = f"the last {draws} draws are all infeasible; the last: {last}"
+        self.note = f"the last {draws} draws are all infeasible; the last: {self._rejected}"
         if not self.records:
             raise StudyStopped(
                 self.note, "loosen the constraints, or narrow the space to what can meet them."
@@ -178,6 +179,7 @@ class Ledger:
         waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         if not half_drawn and not waiting and self._list_is_done():
             return None
+        self._from_queue = bool(waiting) and not half_drawn
         next_ones = [trial.number for trial in (*half_drawn, *waiting)]
         number = next_ones[0] if next_ones else len(self.study.get_trials(deepcopy=False))
         self.study.sampler = make_sampler(self.config.sampler, self.config.seed, number)
@@ -225,6 +227,7 @@ class Ledger:
         trial.set_user_attr("status", "infeasible")
         self._tell_optuna(trial, state=TrialState.PRUNED)
         self.infeasible += 1
+        self._rejected = reason
 
     def _earlier_trial(self, config: TrialConfig) -> Record | None:
         """The trial that had this very configuration, a finished one first."""

@@ -171,6 +171,18 @@ def test_drawing_is_bounded_before_and_after_the_first_trial(
     assert ledger.infeasible == 30
 
 
+def test_a_queue_is_gone_through_however_many_of_it_are_infeasible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("slb_autotune.search.ledger.MAX_INFEASIBLE_DRAWS", 5)
+    ledger = in_memory(constraints=["average_weight_bits >= 3.9"], sampler="grid")
+    ledger.enqueue(ledger.space.grid(), "grid")
+    play(ledger)
+    assert ledger.infeasible > 50
+    assert len(ledger.records) == 3  # 4 bits everywhere, at each T_e of the grid
+    assert ledger.note == ""
+
+
 def test_drawing_ends_when_the_study_is_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = in_memory(sampler="random")
     monkeypatch.setattr(ledger.feasibility, "memory", 1)
